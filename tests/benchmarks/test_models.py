@@ -18,9 +18,7 @@ OTHERS = [("cpu_kernels", ["--model", "random:nope"]), ("serve_a_few", ["random:
     [(*llama, ("random:qwen3-0.6b", "random:qwen3-1.7b")) for llama in LLAMAS]
     + [(*other, ("random:gpt2-tiny", "random:gpt2")) for other in OTHERS],
 )
-def test_an_unknown_model_is_refused_with_those_there_are(
-    script, arguments, models, monkeypatch, capsys
-) -> None:
+def test_an_unknown_model_is_refused_with_those_there_are(script, arguments, models, monkeypatch, capsys):
     pytest.importorskip("triton")
     monkeypatch.setattr(sys, "argv", [script, *arguments])
     with pytest.raises(SystemExit) as ended:

@@ -51,9 +51,7 @@ def params_of(rows: list[tuple[float, int, float, float, int]]) -> SamplingRows:
     st.integers(0, 1000), st.lists(ROW, min_size=1, max_size=70), st.sampled_from([23, 5003, 50257, 151936]),
     st.sampled_from([torch.float16, torch.bfloat16, torch.float32]), st.sampled_from([0.1, 1.0, 6.0]),
 )  # fmt: skip
-def test_tokens_are_those_of_the_sort(
-    seed: int, rows: list[tuple[float, int, float, float, int]], vocab: int, dtype: torch.dtype, spread: float
-) -> None:
+def test_tokens_are_those_of_the_sort(seed, rows, vocab, dtype, spread):
     """But where a sum's rounding decides: the neighbour that is as good is at most that far away in mass."""
     torch.manual_seed(seed)
     logits = (torch.randn(len(rows), vocab, device="cuda") * spread).to(dtype)
@@ -87,9 +85,7 @@ def test_tokens_are_those_of_the_sort(
     ("temperature", "top_k", "top_p"),
     [(1.0, 0, 1.0), (0.5, 0, 1.0), (2.0, 5, 1.0), (1.0, 0, 0.7), (1.5, 9, 0.8)],
 )
-def test_frequencies_are_the_distribution(
-    temperature: float, top_k: int, top_p: float, dtype: torch.dtype
-) -> None:
+def test_frequencies_are_the_distribution(temperature, top_k, top_p, dtype):
     """20,000 draws over seeds: chi-squared below its 1 - 1e-6 quantile."""
     draws, vocab = 20_000, 300
     logits = (torch.randn(vocab, generator=torch.Generator().manual_seed(3)) * 1.5).half()
@@ -115,9 +111,7 @@ def test_frequencies_are_the_distribution(
     st.integers(0, 1000), st.integers(1, 70), st.integers(1, 3000), st.sampled_from([23, 5003, 151936]),
     st.sampled_from([torch.float16, torch.bfloat16]),
 )  # fmt: skip
-def test_penalties_are_those_of_a_cpu(
-    seed: int, rows: int, longest: int, vocab: int, dtype: torch.dtype
-) -> None:
+def test_penalties_are_those_of_a_cpu(seed, rows, longest, vocab, dtype):
     rng = np.random.default_rng(seed)
     logits = (torch.randn(rows, vocab, generator=torch.Generator().manual_seed(seed)) * 4).to(dtype)
     own = np.flatnonzero(rng.random(rows) < 0.7)

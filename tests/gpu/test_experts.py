@@ -26,9 +26,7 @@ def draw(*shape: int, std: float = 1.0) -> Tensor:
     ("experts", "top_k", "width", "ffn", "normalized"), [(128, 8, 2048, 768, True), (32, 3, 512, 256, False)]
 )
 @torch.inference_mode()
-def test_kernels(
-    experts: int, top_k: int, width: int, ffn: int, normalized: bool, dtype: torch.dtype
-) -> None:
+def test_kernels(experts, top_k, width, ffn, normalized, dtype):
     """Both kernels, twice with the same result; experts are counted as they are chosen."""
     torch.manual_seed(0)
     mixture, std = Mixture(experts, top_k, ffn, normalized, frozenset({0})), width**-0.5

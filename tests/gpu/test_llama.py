@@ -92,9 +92,7 @@ def test_answers_of_a_mixture(mixture: tuple[Path, list[Case]], settings: dict[s
     ],
     ids=str,
 )
-def test_answers_do_not_depend_on_the_schedule(
-    folder: Path, cases: list[Case], settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_answers_do_not_depend_on_the_schedule(folder, cases, settings, monkeypatch):
     ranks = settings.get("tensor_parallel_size", 1)
     if torch.cuda.device_count() < ranks:
         pytest.skip("there are not so many GPUs")

@@ -44,9 +44,7 @@ def off(got: Tensor, wanted: Tensor) -> float:
     st.sampled_from(DTYPES), st.booleans(), st.booleans(),
     st.sampled_from(["plain", "bias", "residual", "gated"]),
 )  # fmt: skip
-def test_products(
-    seed: int, rows: int, size: tuple[int, int], dtype: torch.dtype, eight: bool, normed: bool, kind: str
-) -> None:
+def test_products(seed, rows, size, dtype, eight, normed, kind):
     torch.manual_seed(seed)
     inputs, outputs = size
     gated = kind == "gated"
@@ -146,9 +144,7 @@ class Step:
     st.sampled_from(DTYPES), st.lists(st.integers(1, BLOCKS * SIZE), min_size=1, max_size=9), st.booleans(),
     st.sampled_from([None, How(), How(8, 1, 8), How(4, 3, 2), How(2, 2, 4)]), st.booleans(),
 )  # fmt: skip
-def test_attention(
-    seed: int, heads: Heads, dtype: torch.dtype, lengths: list[int], normed: bool, how: How | None, fp8: bool
-) -> None:
+def test_attention(seed, heads, dtype, lengths, normed, how, fp8):
     """With a cache in 8-bit floats, too: attention meets what is in it, that of the new token included."""
     torch.manual_seed(seed)
     step = Step(heads, dtype, lengths, normed=normed, fp8=fp8)
@@ -215,9 +211,7 @@ def test_prompts_are_stored_as_they_are_attended_to(dtype: torch.dtype) -> None:
     st.integers(0, 1000), st.sampled_from([torch.float32, *DTYPES]), st.sampled_from([32, 64, 80]),
     st.lists(st.integers(1, BLOCKS * SIZE), min_size=1, max_size=9),
 )  # fmt: skip
-def test_attention_of_other_heads_in_8_bit_floats(
-    seed: int, dtype: torch.dtype, dim: int, lengths: list[int]
-) -> None:
+def test_attention_of_other_heads_in_8_bit_floats(seed, dtype, dim, lengths):
     """Triton's kernel, which has them all."""
     torch.manual_seed(seed)
     step = Step(Heads(6, 3, dim), dtype, lengths, normed=False, fp8=True)

@@ -56,9 +56,7 @@ def cases(folder: Path) -> list[Case]:
     ],
     ids=str,
 )
-def test_answers_do_not_depend_on_the_schedule(
-    folder: Path, cases: list[Case], settings: dict[str, Any]
-) -> None:
+def test_answers_do_not_depend_on_the_schedule(folder, cases, settings):
     config: dict[str, Any] = {"dtype": "fp16", "max_active_requests": 96} | settings
     engine = Engine(EngineConfig(str(folder), device="cuda", **config))
     fused, parts = settings.get("fused_ops", True), settings.get("decode_parts", True)

@@ -232,9 +232,7 @@ def test_a_metric_that_came_after_a_run_does_not_change_its_verdicts(shown: Show
 
 
 @pytest.mark.parametrize(("group", "name"), [(variants.GROUP, "vllm"), (GROUP, "azure")])
-def test_a_checkout_has_its_own_plugins_whatever_is_installed(
-    group: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkout_has_its_own_plugins_whatever_is_installed(group, name, monkeypatch):
     of_old_version = SimpleNamespace(
         name="old", value="no_such_module:X", dist=SimpleNamespace(name="rosebench")
     )
@@ -243,9 +241,7 @@ def test_a_checkout_has_its_own_plugins_whatever_is_installed(
     assert name in points and "old" not in points
 
 
-def test_a_name_that_is_taken_and_what_cannot_be_imported_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_name_that_is_taken_and_what_cannot_be_imported_are_refused(monkeypatch):
     other = EntryPoint("vllm", "somebody.engine:Vllm", variants.GROUP)
     ours = plugins.find_plugins(variants.GROUP)["vllm"]
     monkeypatch.setattr(plugins, "entry_points", lambda group: [ours, other])

@@ -12,7 +12,6 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -92,13 +91,7 @@ def one_line(text: str, *words: str) -> None:
         (lambda folder: (folder / "vocab.json").unlink(), ["token ids"]),
     ],
 )
-def test_generate_from_a_broken_folder(
-    folder: Path,
-    damage: Callable[[Path], object],
-    words: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_generate_from_a_broken_folder(folder, damage, words, monkeypatch, capsys):
     damage(folder)
     options = ["--model", str(folder), "--prompt", "a", "--max-tokens", "1", "--no-warmup"]
     options += ["--kv-tokens", "1024"]
@@ -106,9 +99,7 @@ def test_generate_from_a_broken_folder(
     one_line(capsys.readouterr().err, *words)
 
 
-def test_a_process_of_the_engine_that_is_lost(
-    text_model: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_process_of_the_engine_that_is_lost(text_model, monkeypatch, capsys):
     def lose(config: EngineConfig) -> None:
         raise RankError("rank 1 of the engine has ended (killed by SIGKILL)")
 
@@ -190,9 +181,7 @@ def test_serve_says_what_the_engine_says(folder: Path) -> None:
     one_line(done.stderr, "model.safetensors")
 
 
-def test_generate(
-    text_model: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_generate(text_model, monkeypatch, capsys):
     prompt = "The quick brown fox"
     tokens = text_model.greedy([text_model.llm.tokenizer.encode(prompt).tolist()], 6)[0]
     options = ["--dtype", "fp32", "--device", "cpu", "--no-warmup", "--kv-tokens", "1024"]

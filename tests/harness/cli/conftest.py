@@ -28,9 +28,7 @@ class Done:
 
 
 @pytest.fixture
-def bench(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], integration: None
-) -> Callable[..., Done]:
+def bench(monkeypatch, capfd, integration):
     """Runs `bench` in this process."""
 
     def run(*arguments: str) -> Done:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from harness.schema.compare_results import CompareResults
 
 from .run_checks import check_end
 
 
-def test_an_engine_against_itself_and_then_a_slower_one(
-    start_mock: Any, bench: Any, quick: list[str]
-) -> None:
+def test_an_engine_against_itself_and_then_a_slower_one(start_mock, bench, quick):
     server, slow = start_mock("--ttft-ms", "20"), start_mock("--ttft-ms", "160")
     load = [*quick, "--n", "8", "--scales", "0.01", "--repeats", "3"]
     done = bench("online", "--base-url", server.url, *load, "--aa")

@@ -154,9 +154,7 @@ def results_of(results: OnlineResults) -> Run:
         ([(False, 1), (False, 1)], True, 3),
     ],
 )
-def test_a_run_without_a_valid_cell_fails(
-    cells: list[tuple[bool, int]], search: bool, code: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_without_a_valid_cell_fails(cells, search, code, capsys):
     results = ended(cells, search=search)
     with pytest.raises(typer.Exit) if code else nullcontext() as end:
         conclude(results_of(results), Path("report.html"), None, as_json=False, open_report=False)

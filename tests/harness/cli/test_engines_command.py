@@ -103,8 +103,7 @@ def test_show_of_what_is_not_there(name, message):
 
 
 @pytest.mark.parametrize(
-    ("version", "age"),
-    [("2.0.0", ""), ("1.0.0", "91 days newer"), ("0.9.0", "is known")],
+    ("version", "age"), [("2.0.0", ""), ("1.0.0", "91 days newer"), ("0.9.0", "is known")]
 )
 def test_the_age_of_an_engine(version: str, age: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     file = tmp_path / "vllm.yaml"

@@ -49,9 +49,7 @@ def test_twelve_options_fit_a_screen(command: str, bench: Any, monkeypatch: pyte
 
 @pytest.mark.parametrize("columns", [80, 120])
 @pytest.mark.parametrize(("command", "kind"), COMMANDS)
-def test_no_name_is_cut(
-    command: str, kind: type[CommonSettings], columns: int, bench: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_name_is_cut(command, kind, columns, bench, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))
     text = bench(command, "--help-all").out
     lines = [line for line in text.splitlines() if not line.startswith("  bench ")]
@@ -149,9 +147,7 @@ def test_a_settings_file_of_a_search_leaves_out_what_it_decides(bench: Any, tmp_
 
 
 @pytest.mark.parametrize(("command", "kind"), COMMANDS)
-def test_a_settings_file_to_begin_with(
-    command: str, kind: type[CommonSettings], bench: Any, tmp_path: Path
-) -> None:
+def test_a_settings_file_to_begin_with(command, kind, bench, tmp_path):
     """As it is it changes nothing; each setting that has a default is given by removing its `#`."""
     file = tmp_path / "run.yaml"
     written = bench("config", "init", str(file), "--for", command).out.split()

@@ -22,13 +22,7 @@ from harness.telemetry.machine import Busy
         ([1.9, 1.5], True, False),
     ],
 )
-def test_beside_other_programs_nothing_is_measured_unasked(
-    looks: list[float],
-    refused: bool,
-    said: bool,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_beside_other_programs_nothing_is_measured_unasked(looks, refused, said, monkeypatch, capsys):
     readings = iter(looks)
     busy = lambda seconds: Busy(next(readings), 2, MappingProxyType({"xz": 0.24}))  # noqa: E731
     monkeypatch.setattr("harness.cli.measure.busy_programs", busy)

@@ -53,9 +53,7 @@ def measured(measures: Callable[[Callable[..., Any]], None]) -> None:
     measures(gives(3, 3))
 
 
-def test_two_runs_are_compared_and_kept(
-    bench: Any, tmp_path: Path, measures: Callable[[Callable[..., Any]], None]
-) -> None:
+def test_two_runs_are_compared_and_kept(bench, tmp_path, measures):
     runs = []
     for name, seconds in (("before", 1.0), ("after", 0.99)):  # equal ones of one second are copies
         measures(gives(3, 3, seconds=seconds))
@@ -73,9 +71,7 @@ def test_two_runs_are_compared_and_kept(
     assert "  hint: it measures req_per_s, output_tok_per_s, total_tok_per_s" in refused.err
 
 
-def test_a_profile_that_fails_hides_no_result(
-    bench: Any, tmp_path: Path, measured: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_profile_that_fails_hides_no_result(bench, tmp_path, measured, monkeypatch):
     def refuse(*_: Any) -> None:
         raise EngineError("it does not say how")
 
@@ -96,9 +92,7 @@ def test_a_profile_that_fails_hides_no_result(
     assert bench("profile", str(folder), "--tool", "nsys").code == 3  # whatever was captured before
 
 
-def test_ctrl_c_within_the_profile_keeps_the_results(
-    bench: Any, tmp_path: Path, measured: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_within_the_profile_keeps_the_results(bench, tmp_path, measured, monkeypatch):
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
@@ -120,10 +114,7 @@ def test_ctrl_c_within_the_profile_keeps_the_results(
         (KeyboardInterrupt(), 130, "interrupted; every finished cell is saved", ""),
     ],
 )
-def test_a_run_that_ends_early_names_what_it_has(
-    end: BaseException, code: int, said: str, first: str,
-    bench: Any, tmp_path: Path, measures: Callable[[Callable[..., Any]], None],
-) -> None:  # fmt: skip
+def test_a_run_that_ends_early_names_what_it_has(end, code, said, first, bench, tmp_path, measures):
     answers = [gives(3, 3)]
 
     def measure(*given: Any) -> Any:
@@ -148,9 +139,7 @@ def test_a_run_that_ends_early_names_what_it_has(
         assert "1 of 4 cells are measured" in report.read_text()
 
 
-def test_an_engine_that_fails(
-    bench: Any, tmp_path: Path, measures: Callable[[Callable[..., Any]], None]
-) -> None:
+def test_an_engine_that_fails(bench, tmp_path, measures):
     """The second repeat gives a token too few, then both."""
     answers = [gives(3, 2), gives(3, 3)]
     measures(lambda *given: answers.pop()(*given))
@@ -177,9 +166,7 @@ def test_an_engine_that_fails(
     assert "wrong number" not in (folder / "report.html").read_text()
 
 
-def test_killed_and_interrupted_and_resumed_with_a_real_engine(
-    start_bench: Callable[..., Any], bench: Any, tmp_path: Path
-) -> None:
+def test_killed_and_interrupted_and_resumed_with_a_real_engine(start_bench, bench, tmp_path):
     """No process is left, nothing is measured twice, and each part is reported, as is the whole."""
     first = start_bench(*QUICK, "--model", "auto", "--engines", "roseinfer,openai", "--out", str(tmp_path))
     folder = Path(first.until("run ").removeprefix("run ").partition(": ")[0])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +44,7 @@ def test_a_whole_run(start_mock: Any, start_bench: Any, quick: list[str]) -> Non
     assert TABLE in lines and any(line.startswith("warning: ") for line in lines[lines.index(TABLE) :])
 
 
-def test_killed_and_resumed_with_a_real_engine(
-    start_bench: Callable[..., Any], bench: Any, tmp_path: Path, quick: list[str]
-) -> None:
+def test_killed_and_resumed_with_a_real_engine(start_bench, bench, tmp_path, quick):
     """`bench` is killed in the second cell: no process is left, and no cell is measured twice."""
     first = start_bench(
         "online", "--engines", "roseinfer", "--model", "random:gpt2-tiny", "--device", "cpu", *quick,
@@ -88,9 +85,7 @@ def stuck_after(cells: int) -> list[dict[str, Any]]:
     return [{}] * (asked + 8 * cells) + [{"silent": True}] * 100
 
 
-def test_an_interrupted_run_has_a_report_and_names_how_to_go_on(
-    start_mock: Any, start_bench: Any, bench: Any, quick: list[str]
-) -> None:
+def test_an_interrupted_run_has_a_report_and_names_how_to_go_on(start_mock, start_bench, bench, quick):
     """By either signal; who interrupts twice waits for no report."""
     server = start_mock(script=stuck_after(cells=1))
     first = start_bench("online", "--base-url", server.url, *quick, "--n", "8", "--scales", "0.02,0.1")
@@ -152,9 +147,7 @@ def test_failures_are_counted_by_kind(start_mock: Any, bench: Any, tmp_path: Pat
 
 
 @pytest.mark.parametrize("file", ["raw/cell-00000.requests.parquet", "journal.jsonl"])
-def test_a_full_disk_names_the_file_and_how_to_go_on(
-    file: str, shared_mock: Any, bench: Any, tmp_path: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_names_the_file_and_how_to_go_on(file, shared_mock, bench, tmp_path, quick, monkeypatch):
     def refuse(*anything: Any, **more: Any) -> None:
         raise OSError(errno.ENOSPC, "Error writing bytes to file.")  # as pyarrow says it, without a name
 
@@ -241,9 +234,7 @@ def test_an_engine_that_is_not_installed_is_named_and_no_failure(
     assert alone.code == 2 and alone.err.startswith("bench: none of the engines can be measured: vLLM: ")
 
 
-def test_a_run_that_cannot_be_profiled_keeps_its_results(
-    shared_mock: Any, bench: Any, quick: list[str]
-) -> None:
+def test_a_run_that_cannot_be_profiled_keeps_its_results(shared_mock, bench, quick):
     """A server that was not started here is not profiled."""
     where = "--base-url", shared_mock.url
     done = bench("online", *where, *quick, "--n", "2", "--scales", "0.01", "--profile", "torch")
@@ -270,9 +261,7 @@ def test_a_run_that_cannot_be_profiled_keeps_its_results(
 @pytest.mark.parametrize(
     ("fit", "words"), [(["drop"], "dropped"), (["clip", "--max-output-len", "8"], "changed")]
 )
-def test_what_fitting_does_is_said_when_the_run_begins(
-    shared_mock: Any, bench: Any, quick: list[str], fit: list[str], words: str
-) -> None:
+def test_what_fitting_does_is_said_when_the_run_begins(shared_mock, bench, quick, fit, words):
     load = ["--max-model-len", "256", "--n", "4", "--scales", "0.01", "--fit", *fit]
     done = bench("online", "--base-url", shared_mock.url, *quick, *load)
     check_end(done.code, Path(done.out.strip()).parent)
@@ -285,9 +274,7 @@ def test_what_fitting_does_is_said_when_the_run_begins(
 
 
 @pytest.mark.usefixtures("any_lag")
-def test_more_requests_than_rounds_and_a_model_that_is_not_listed_are_said(
-    shared_mock: Any, bench: Any, quick: list[str]
-) -> None:
+def test_more_requests_than_rounds_and_a_model_that_is_not_listed_are_said(shared_mock, bench, quick):
     load = ["--concurrency", "1,4", "--rounds", "2", "--n", "6", "--input-len", "8", "--output-len", "4"]
     done = bench("online", "--base-url", shared_mock.url, "--served-model", "nope", *quick, *load)
     rounds = "With 1 in flight, --rounds 2 needs 2 requests; --n 6 sends 6; a lower --n sends fewer."

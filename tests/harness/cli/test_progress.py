@@ -156,9 +156,7 @@ def summary_of(n: int) -> OnlineSummary:
     (1, "TTFT – ms"), (5, "TTFT p50 3.0 ms"),
     (30, "TTFT p50 15.5 p90 27.1 ms"), (100, "TTFT p50 50.5 p99 99.0 ms"),
 ])  # fmt: skip
-def test_percentiles_that_a_cell_is_too_small_for_are_not_shown(
-    n: int, words: str, show: Callable[..., list[str]]
-) -> None:
+def test_percentiles_that_a_cell_is_too_small_for_are_not_shown(n, words, show):
     [line] = show(CellDone(CELL, summary_of(n)))
     assert words in line and line.count("NOTICE: ") == 1
 

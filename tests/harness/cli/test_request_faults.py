@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 from harness.records.parquet import read_records
@@ -40,9 +39,7 @@ FAULTS: list[tuple[dict[str, Any], str | None]] = [
 N = 3 * len(FAULTS)
 
 
-def test_every_fault_is_counted_under_its_kind(
-    start_mock: Any, bench: Any, tmp_path: Path, quick: list[str]
-) -> None:
+def test_every_fault_is_counted_under_its_kind(start_mock, bench, tmp_path, quick):
     server = start_mock(script=[behaviour for behaviour, _ in FAULTS])
     trace = "".join(f"{i * 0.01},9,6\n" for i in range(N))
     (tmp_path / "trace.csv").write_text(f"arrival_s,input_tokens,output_tokens\n{trace}")
@@ -77,9 +74,7 @@ def test_every_fault_is_counted_under_its_kind(
     assert all(kind in summary_md for kind in expected)
 
 
-def test_a_report_says_what_failed_and_what_to_do(
-    start_mock: Any, bench: Any, tmp_path: Path, quick: list[str]
-) -> None:
+def test_a_report_says_what_failed_and_what_to_do(start_mock, bench, tmp_path, quick):
     done = bench(
         "online", "--base-url", start_mock(script=[{"tokens": 4}]).url, *quick, "--concurrency", "1",
         "--n", "4", "--input-len", "8", "--output-len", "9",

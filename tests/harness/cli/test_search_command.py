@@ -15,7 +15,7 @@ from harness.cli.search import lasting_settings
 from harness.runs.search import EngineSearch
 from harness.schema.load import RequestRate
 from harness.schema.online_settings import OnlineSettings
-from harness.schema.search import MOST_REQUESTS, SearchAxis, SearchPlan
+from harness.schema.search import MOST_REQUESTS, SearchPlan
 
 pytestmark = pytest.mark.usefixtures("any_lag")
 
@@ -39,9 +39,7 @@ def servers(start_mock: Any) -> list[str]:
 
 
 @pytest.mark.slow
-def test_servers_of_known_capacity_are_told_apart(
-    servers: list[str], bench: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_servers_of_known_capacity_are_told_apart(servers, bench, tmp_path):
     done = bench("search", *servers, "--slo", LIMITS, *SHORT, "--out", str(tmp_path / "runs"))
     assert done.code == 0, done.err
     run = Path(done.out.strip()).parent
@@ -72,9 +70,7 @@ def test_servers_of_known_capacity_are_told_apart(
 
 
 @pytest.mark.slow
-def test_ctrl_c_names_the_command_that_goes_on(
-    start_mock: Any, start_bench: Any, bench: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_ctrl_c_names_the_command_that_goes_on(start_mock, start_bench, bench, tmp_path):
     server = start_mock("--ttft-ms", "30")
     servers = [option for name in ("two", "twelve") for option in ("--server", f"{name}={server.url}")]
     words = ("search", *servers, "--slo", LIMITS, *SHORT[:-1], "--cells", "3")
@@ -105,9 +101,7 @@ def brief_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.schema.search.MEASURED_LIMITS", 10)
 
 
-def test_cells_of_a_rate_settle(
-    brief_cells: None, start_mock: Any, bench: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_cells_of_a_rate_settle(brief_cells, start_mock, bench, tmp_path):
     """A server that misses the limit at once: three cells."""
     server = start_mock("--ttft-ms", "30")
     done = bench("search", "--server", f"only={server.url}", *RATES, "--out", str(tmp_path))
@@ -139,9 +133,7 @@ def test_cells_settle_unless_something_else_is_asked_for(options: dict[str, obje
         ("concurrency", "e2e_p99<=5s", {}),
     ],
 )
-def test_cells_last_as_the_longest_limit_asks_for(
-    by: SearchAxis, limits: str, times: dict[str, float]
-) -> None:
+def test_cells_last_as_the_longest_limit_asks_for(by, limits, times):
     plan = SearchPlan.make(by, limits)
     assert plan.times() == times
     if by == "rate":
@@ -201,9 +193,7 @@ def test_what_cannot_be_searched(options: str, fault: str, bench: Callable[..., 
         ("ttft_p50<=60s", "at least", "the limits are met at the heaviest load, 4 requests in flight"),
     ],
 )
-def test_limits_that_no_load_or_every_load_meets(
-    limit: str, said: str, ended: str, start_mock: Any, bench: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_limits_that_no_load_or_every_load_meets(limit, said, ended, start_mock, bench, tmp_path):
     server = start_mock("--ttft-ms", "20")
     few = ("--cells", "3", "--n", "8", "--highest", "4", "--out", str(tmp_path))
     done = bench("search", "--server", f"only={server.url}", "--slo", limit, *SHORT, *few)

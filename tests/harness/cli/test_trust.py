@@ -93,9 +93,7 @@ def test_code_of_a_file_is_not_run(kind: str, command_for: Command, bench: Any, 
 
 @pytest.mark.parametrize("extra", [{"api_key_env": "MY_KEY"}, {"header": {"x": "env:MY_KEY"}}, {}])
 @pytest.mark.parametrize("kind", COMMANDS)
-def test_nothing_is_sent_where_a_file_alone_says(
-    kind: str, extra: Any, command_for: Command, bench: Any, listener: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_sent_where_a_file_alone_says(kind, extra, command_for, bench, listener, monkeypatch):
     monkeypatch.setenv("MY_KEY", SECRET)
     url, asked = listener
     command = command_for(kind, **extra, **({"share": url} if kind == "tune" else {"base_url": url}))
@@ -152,9 +150,7 @@ def test_files_of_the_project_and_of_the_user_may_ask(folder: Path | None, tmp_p
     check_trust(file, OnlineSettings(base_url="http://h"), False)
 
 
-def test_a_run_that_the_user_began_is_gone_on_with(
-    bench: Any, listener: Any, command_for: Command, tmp_path: Path
-) -> None:
+def test_a_run_that_the_user_began_is_gone_on_with(bench, listener, command_for, tmp_path):
     url, asked = listener
     quick = ["--no-calibrate", "--max-model-len", "64", "--fit", "clip", "--n", "1", "--no-figures"]
     bench("online", "--base-url", url, *quick, "--out", str(tmp_path / "runs"))

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -47,9 +46,7 @@ def packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ).parent
 
 
-def test_an_engine_is_started_from_a_bundle_that_was_unpacked_on_its_node(
-    cluster: Any, packed: Path, tmp_path: Path
-) -> None:
+def test_an_engine_is_started_from_a_bundle_that_was_unpacked_on_its_node(cluster, packed, tmp_path):
     cache = tmp_path / "cache-there"
     engines = cache / "engines"
     unpack = [sys.executable, str(packed / "unpack.py"), "--to", str(engines), "--python", sys.executable]

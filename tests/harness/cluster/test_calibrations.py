@@ -43,9 +43,7 @@ class Node:
         ({"x": 5.0}, False, [], [0, 0, 0], None),
     ],
 )
-def test_each_machine_measures_once_what_it_has_not_stored(
-    stored: dict[str, float], asked: bool, said: list[str], measured: list[int], slowest: float | None
-) -> None:
+def test_each_machine_measures_once_what_it_has_not_stored(stored, asked, said, measured, slowest):
     known = {machine: calibration_of({1: (rate, 1.0)}) for machine, rate in stored.items()}
     nodes = [Node(*at, known, rate) for at, rate in ((("a", "x"), 1.0), (("b", "x"), 2.0), (("c", "y"), 3.0))]
     machines = RayMachines.__new__(RayMachines)

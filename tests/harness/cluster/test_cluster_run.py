@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -77,9 +77,7 @@ def running(module: str) -> list[psutil.Process]:
 
 
 @pytest.mark.slow
-def test_nodes_load_a_server_that_runs_already(
-    cluster: Any, tmp_path: Path, start_mock: Callable[..., Any]
-) -> None:
+def test_nodes_load_a_server_that_runs_already(cluster, tmp_path, start_mock):
     mock = start_mock("--ttft-ms", "20", "--itl-ms", "2")
     given = {"engines": ["openai"], "base_url": mock.url, "model": "auto", "max_model_len": 1024, "warmup": 0}
     shared = tmp_path / "shared"
@@ -166,9 +164,7 @@ def test_repeats_are_measured_side_by_side(cluster: Any, tmp_path: Path) -> None
 
 
 @pytest.mark.cluster
-def test_a_closed_loop_is_sent_again_by_more_clients_of_all_nodes(
-    cluster: Any, tmp_path: Path, start_mock: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_closed_loop_is_sent_again_by_more_clients_of_all_nodes(cluster, tmp_path, start_mock, monkeypatch):
     found = calibration_of({1: (1e9, 0.01), 5: (1e9, 1e9)})
     monkeypatch.setattr("harness.cluster.ray_cluster.RayMachines.calibration", lambda *_: found)
     monkeypatch.setattr("harness.cluster.ray_cluster.RayMachines.clients", lambda *_: (3, 5))
@@ -192,9 +188,7 @@ def test_a_resource_that_no_node_can_have(cluster: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.cluster
-def test_engines_share_the_gpus_of_a_node_only_when_asked_to(
-    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_engines_share_the_gpus_of_a_node_only_when_asked_to(cluster, tmp_path, monkeypatch):
     given = QUICK | {"cluster": "auto", "engine_needs": "GPU:1", "side_by_side": 2, "repeats": 2}
     given |= {"load_nodes": 1, "clients": 1, "out": tmp_path}
     monkeypatch.setattr("harness.cluster.ray_nodes.PLACE_S", 5.0)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -81,9 +79,7 @@ def freeze(hosts: Network) -> Callable[[SimulatedHost], None]:
     [(SENDER, cut), (ENGINE, vanish), (SENDER, freeze)],
     ids=["a sender is cut off", "the engine's vanishes", "a sender freezes"],
 )
-def test_a_run_goes_on_without_a_host(
-    hosts: Network, program: str, how: Callable[[Network], Any], tmp_path: Path
-) -> None:
+def test_a_run_goes_on_without_a_host(hosts, program, how, tmp_path):
     lose = LoseOnce(hosts, program, how(hosts))
     given = GIVEN | {"load_nodes": 1, "out": tmp_path}
     folder, results = run_online(OnlineSettings.model_validate(given), ["bench"], lose)

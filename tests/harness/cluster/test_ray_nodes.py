@@ -26,9 +26,7 @@ sys.exit(7)
 """
 
 
-def test_a_connection_that_is_interrupted_as_it_ends_is_closed_whole(
-    integration: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_connection_that_is_interrupted_as_it_ends_is_closed_whole(integration, monkeypatch):
     """Importing Ray opens a socket."""
     ray = pytest.importorskip("ray")
     from harness.cluster.ray_nodes import connected

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -54,9 +52,7 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Offset, Offset, float,
     return found
 
 
-def test_figures_of_hosts_with_other_clocks_are_within_what_is_stated(
-    hosts: Network, tmp_path: Path, start_mock: Callable[..., Any], clocks: list[Any]
-) -> None:
+def test_figures_of_hosts_with_other_clocks_are_within_what_is_stated(hosts, tmp_path, start_mock, clocks):
     mock = start_mock("--host", hosts.own_address, "--ttft-ms", "50", "--itl-ms", "0.1")
     # by its number of tokens the server's log names a request; few are those that ask what the server can do
     lengths = range(100, 100 + N)

@@ -87,9 +87,7 @@ def test_a_context_that_grows_keeps_its_prompt_and_a_shorter_one_what_was_cached
 
 
 @given(st.lists(st.tuples(st.integers(1, 2000), st.integers(0, 2000)), min_size=1, max_size=12))
-def test_every_prompt_has_its_whole_blocks_and_no_id_twice(
-    tmp_path_factory: pytest.TempPathFactory, lengths: list[tuple[int, int]]
-) -> None:
+def test_every_prompt_has_its_whole_blocks_and_no_id_twice(tmp_path_factory, lengths):
     rows = [asked(i, tokens, prefix) for i, (tokens, prefix) in enumerate(lengths)]
     [job] = read(tmp_path_factory.mktemp("t"), *rows).jobs
     for turn, (tokens, _) in zip(job, lengths, strict=True):

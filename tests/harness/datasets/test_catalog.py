@@ -60,9 +60,7 @@ def test_sharegpt(tmp_path: Path) -> None:
         [("human", "x"), ("system", "y")],
     ],
 )
-def test_a_shared_conversation_that_cannot_be_sent_whole_is_left_out(
-    tmp_path: Path, spoken: list[tuple[str, str]]
-) -> None:
+def test_a_shared_conversation_that_cannot_be_sent_whole_is_left_out(tmp_path, spoken):
     talk = {"conversations": [{"from": speaker, "value": text} for speaker, text in spoken]}
     dataset = load_dataset(f"sharegpt:{write(tmp_path / 'x.json', json.dumps([talk, *SHAREGPT]))}")
     assert (len(dataset.conversations), dataset.skipped) == (2, 2)
@@ -144,9 +142,7 @@ def test_what_is_damaged_is_said(tmp_path: Path, content: str, message: str) -> 
         ),
     ],
 )
-def test_what_would_be_asked_otherwise_than_meant_is_refused(
-    tmp_path: Path, line: dict[str, Any], message: str, hint: str
-) -> None:
+def test_what_would_be_asked_otherwise_than_meant_is_refused(tmp_path, line, message, hint):
     with pytest.raises(UsageError, match=message) as raised:
         load_dataset(f"jsonl:{write(tmp_path / 'x.jsonl', [{'prompt': 'a'}, line])}")
     assert hint in raised.value.hint

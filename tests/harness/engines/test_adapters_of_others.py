@@ -9,13 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.engines.base import (
-    EngineSettings,
-    EngineVariant,
-    Installation,
-    Launch,
-    RequestSettings,
-)
+from harness.engines.base import EngineSettings, EngineVariant, Installation, Launch, RequestSettings
 from harness.engines.local import LocalEngine
 from harness.engines.variants import Variant
 from harness.errors import EngineError

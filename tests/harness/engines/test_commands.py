@@ -123,9 +123,7 @@ def test_vllm_options_follow_the_installed_version(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize(("version", "name"), [("0.26.0", "fp8"), ("0.31.0", "fp8_per_tensor")])
-def test_a_value_has_the_name_that_the_installed_version_has_for_it(
-    version: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_value_has_the_name_that_the_installed_version_has_for_it(version, name, tmp_path, monkeypatch):
     with_options(monkeypatch, "--quantization")
     settings = settings_of("vllm@fp8", tmp_path, device="cuda")
     made = LOCAL["vllm"].server(replace(installed(settings), version=version), settings, 8000)
@@ -205,9 +203,7 @@ def test_sizes_in_each_engines_own_words(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_an_engine_sees_the_gpus_that_it_computes_on(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_sees_the_gpus_that_it_computes_on(name, tmp_path, monkeypatch):
     assert launch(name, tmp_path, device="cuda").env["CUDA_VISIBLE_DEVICES"] == "0"
     if ENGINES[name][1]:
         two, four = (launch(name, tmp_path, device="cuda", parallel=Parallel(n)).env for n in (2, 4))

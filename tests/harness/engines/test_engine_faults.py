@@ -83,9 +83,7 @@ def test_processes_of_engines_are_killed(tmp_path: Path, start_mock: Any):
     assert killer.left(but=server.process.pid) == []
 
 
-def test_engines_that_do_not_serve(
-    tmp_path: Path, start_mock: Any, fake: Any, monkeypatch: pytest.MonkeyPatch
-):
+def test_engines_that_do_not_serve(tmp_path, start_mock, fake, monkeypatch):
     """One never gets ready; one answers nothing but its health and ignores SIGINT. Both leave daemons."""
     (tmp_path / "second").mkdir()
     fakes = {"vllm": fake, "sglang": type(fake)(tmp_path / "second")}
@@ -125,9 +123,7 @@ def test_engines_that_do_not_serve(
     assert [fake.left() for fake in fakes.values()] == [[], []]
 
 
-def test_a_prefix_cache_that_cannot_be_emptied(
-    tmp_path: Path, start_mock: Any, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_prefix_cache_that_cannot_be_emptied(tmp_path, start_mock, monkeypatch):
     """A cell is not measured where the prefix cache could not be emptied before it."""
     monkeypatch.setattr(OpenAI, "flush", Route("/no_such_route"))
     url, fault = start_mock().url, "nothing could be measured: openai: POST /no_such_route answered 400"

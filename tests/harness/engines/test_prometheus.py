@@ -51,9 +51,7 @@ def test_a_page_without_histograms_tells_nothing(page: str) -> None:
 
 
 @given(st.floats(0, 100), st.integers(0, 100), st.floats(0, 100), st.integers(0, 100))
-def test_the_mean_is_of_what_was_observed_in_between(
-    sum_s: float, count: int, more_s: float, more: int
-) -> None:
+def test_the_mean_is_of_what_was_observed_in_between(sum_s, count, more_s, more):
     before = parse_samples(counted(sum_s, count))
     means = histogram_means(before, parse_samples(counted(sum_s + more_s, count + more)), WANTED)
     if not more:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,9 +27,7 @@ class Engine:
 @pytest.mark.parametrize(
     ("settle_s", "min_s", "settled", "seconds"), [(0, 0, 0, 2), (0, 3, 0, 3), (3, 0, 2, 1), (3, 5, 2, 5)]
 )
-def test_a_batch_is_settled_and_then_timed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settle_s: float, min_s: float, settled: int, seconds: int
-) -> None:
+def test_a_batch_is_settled_and_then_timed(tmp_path, monkeypatch, settle_s, min_s, settled, seconds):
     engine = Engine()
     monkeypatch.setattr(run_worker, "load", lambda target: lambda **arguments: engine)
     monkeypatch.setattr(time, "monotonic", lambda: engine.now)

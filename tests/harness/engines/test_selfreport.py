@@ -184,9 +184,7 @@ def test_the_ledger_counts_the_threads_of_all_processes() -> None:
 
 @pytest.mark.parametrize("engine", LOCAL)
 @pytest.mark.parametrize("page", ["", "[]", '"x"', '{"settings": 3, "vllm_config": {"cache_config": []}}'])
-def test_an_engine_that_says_nothing_or_something_else_tells_no_setting(
-    engine: EngineName, page: str
-) -> None:
+def test_an_engine_that_says_nothing_or_something_else_tells_no_setting(engine, page):
     pages = dict.fromkeys(LOCAL[engine].pages, page)
     assert LOCAL[engine].facts(SelfReport("Uvicorn running on http://127.0.0.1:1\n", pages)) == {}
 

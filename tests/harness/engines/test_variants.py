@@ -37,9 +37,7 @@ def test_label_of_a_variant():
         ("variants: [", "not YAML"),
     ],
 )
-def test_a_wrong_file_is_refused_with_the_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
-):
+def test_a_wrong_file_is_refused_with_the_place(tmp_path, monkeypatch, text, message):
     (tmp_path / "vllm.yaml").write_text(text)
     monkeypatch.setattr(base, "CONFIGS", tmp_path)
     with pytest.raises(UsageError, match=message):

@@ -330,11 +330,10 @@ def _code(kind: int, architecture: int, content: bytes) -> bytes:
     ],
     ids=["its own", "compiled there", "newer", "older generation"],
 )
-def test_a_library_keeps_the_code_of_one_gpu(
-    tmp_path: Path, entries: list[tuple[int, int]], kept: list[tuple[int, int]]
-):
+def test_a_library_keeps_the_code_of_one_gpu(tmp_path, entries, kept):
     contents = [f"{kind}/{architecture}".encode() for kind, architecture in entries]
-    body = b"".join(_code(*entry, content) for entry, content in zip(entries, contents, strict=True))
+    zipped = zip(entries, contents, strict=True)
+    body = b"".join(_code(kind, architecture, content) for (kind, architecture), content in zipped)
     library = tmp_path / "lib.so"
     library.write_bytes(
         b"before" + struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body + b"\x50\xed\x55\xba"

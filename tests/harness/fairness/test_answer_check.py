@@ -168,9 +168,7 @@ def cases(draw: st.DrawFn) -> tuple[ExpectedAnswer, list[int]]:
 
 
 @given(cases())
-def test_an_answer_is_right_up_to_the_first_token_that_is_not_as_good(
-    case: tuple[ExpectedAnswer, list[int]],
-) -> None:
+def test_an_answer_is_right_up_to_the_first_token_that_is_not_as_good(case):
     expected, given = case
     found = judge(reply(given), 3, len(given), expected, None)
     assert given[: found.same] == expected.tokens[: found.same]
@@ -231,9 +229,7 @@ ENDED = ExpectedAnswer(
         ([1, 6, 6, 6], "different", 1, False),
     ],
 )
-def test_where_answers_end_on_their_own_the_end_is_a_token(
-    given: list[int], outcome: str, position: int | None, ended: bool
-) -> None:
+def test_where_answers_end_on_their_own_the_end_is_a_token(given, outcome, position, ended):
     found = judge(reply(given).model_copy(update={"exact": False}), 3, 4, ENDED, None)
     assert (found.outcome, found.ended) == (outcome, ended)
     assert position is None or found.same == position
@@ -250,9 +246,7 @@ def test_where_answers_end_on_their_own_the_end_is_a_token(
         ("bx", "different", 1, False),
     ],
 )
-def test_text_that_ends_too_early_is_different(
-    text: str, outcome: str, position: int | None, ended: bool
-) -> None:
+def test_text_that_ends_too_early_is_different(text, outcome, position, ended):
     given = reply(None, text).model_copy(update={"exact": False})
     found = judge(given, 3, 4, ENDED, letters)
     assert (found.outcome, found.ended) == (outcome, ended)

@@ -36,9 +36,7 @@ def test_what_an_engine_uses_beside_its_threads_has_a_row(key: str) -> None:
 
 
 @given(st.lists(facts, max_size=4))
-def test_every_setting_that_is_reported_has_a_row_and_unequal_ones_are_flagged(
-    reported: list[dict[str, EngineFact]],
-) -> None:
+def test_every_setting_that_is_reported_has_a_row_and_unequal_ones_are_flagged(reported):
     launches = [LaunchRecord(engine="e", label=str(i), facts=facts) for i, facts in enumerate(reported)]
     found = ledger(launches)
     assert {row.key for row in found.rows} == {key for facts in reported for key in facts}

@@ -174,9 +174,7 @@ def test_other_settings_are_no_baseline(again: Made, store: Store, other: dict[s
 @pytest.mark.parametrize(
     ("change", "other", "same"), [(answering, "at the limit", "on their own"), (serving, "large", "small")]
 )
-def test_other_ends_of_answers_and_models_of_a_server_are_no_baseline(
-    again: Made, store: Store, change: Callable[[StoredRun, str], None], other: str, same: str
-) -> None:
+def test_other_ends_of_answers_and_models_of_a_server_are_no_baseline(again, store, change, other, same):
     past, alike, now = (StoredRun.read(again(day)) for day in (1, 2, 3))
     for run, value in ((past, other), (alike, same), (now, same)):
         change(run, value)
@@ -213,9 +211,7 @@ def test_a_repeat_that_a_server_did_not_outlive_is_no_pass(again: Made, store: S
 
 
 @pytest.mark.parametrize(("failing", "gates"), [(30, "error_rate<=1%"), (1, "error_rate<=60%")])
-def test_requests_that_fail_are_judged_by_a_gate_on_them(
-    again: Made, store: Store, failing: int, gates: str
-) -> None:
+def test_requests_that_fail_are_judged_by_a_gate_on_them(again, store, failing, gates):
     """And make their cells invalid, which are not judged by any other."""
     now = again(2)
     requests = pq.read_table(now / "requests.parquet")

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic, time
-from typing import Any
 
 import numpy as np
 import pytest
@@ -44,9 +43,7 @@ def test_a_stamp_is_the_time_of_arrival() -> None:
     is_stamped_before=st.booleans(),
     is_compared_again=st.booleans(),
 )
-def test_a_step_of_the_wall_clock_moves_no_stamp(
-    step_s: float, is_stamped_before: bool, is_compared_again: bool
-) -> None:
+def test_a_step_of_the_wall_clock_moves_no_stamp(step_s, is_stamped_before, is_compared_again):
     """Two reads, sent so long ago that a stamp which moved by the step would not be too early; the clocks
     may have been compared again before them."""
     with pytest.MonkeyPatch.context() as patch:
@@ -66,9 +63,7 @@ def test_no_stamp_is_before_what_it_answers(early_s: float) -> None:
 
 
 @pytest.mark.integration
-def test_the_wall_clock_is_set_again_and_again_under_load(
-    mock_server: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_wall_clock_is_set_again_and_again_under_load(mock_server, monkeypatch):
     """What the kernel stamps and what the clock shows move together, forward and back, after each answer."""
     plan = make_plan(mock_server, [{}] * 24, concurrency=4)
     begin, moved_s, responses = monotonic(), 0.0, []

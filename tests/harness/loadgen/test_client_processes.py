@@ -58,9 +58,7 @@ def test_a_full_disk_is_an_error(shared_mock: Any, monkeypatch: pytest.MonkeyPat
         run_load(make_plan(shared_mock, [{}]), start_delay_s=0.05)
 
 
-def test_answers_that_end_while_others_are_written_are_kept(
-    shared_mock: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_answers_that_end_while_others_are_written_are_kept(shared_mock, monkeypatch, tmp_path):
     plan = make_plan(shared_mock, [{}, {}], every_s=2 * client_main._PROGRESS_S)
     head = request_head(plan.target)
     bodies = {request.index: request_bytes(head, request.body) for request in plan.requests}

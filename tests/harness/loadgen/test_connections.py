@@ -145,9 +145,7 @@ def test_what_is_not_http_fails_its_request() -> None:
         (b"HTTP/1.1 200 OK\r\n\r\n", b": ping\n" * 999, "the answer is over 2.01 MiB", 4 << 20),
     ],
 )
-def test_an_answer_is_no_longer_than_its_tokens_can_be(
-    begin: bytes, endless: bytes, fault: str, most: int
-) -> None:
+def test_an_answer_is_no_longer_than_its_tokens_can_be(begin, endless, fault, most):
     def flood(connection: socket.socket, _: int) -> None:
         receive(connection)
         connection.sendall(begin)

@@ -12,11 +12,7 @@ from harness.loadgen.system_limits import most_in_flight
 TARGET = Target("127.0.0.1", 1, "/")
 
 
-@given(
-    count=st.integers(1, 60),
-    clients=st.integers(1, 9),
-    concurrency=st.none() | st.integers(1, 70),
-)
+@given(count=st.integers(1, 60), clients=st.integers(1, 9), concurrency=st.none() | st.integers(1, 70))
 def test_every_request_goes_to_one_client(count: int, clients: int, concurrency: int | None) -> None:
     plan = LoadPlan(TARGET, [WireRequest(i, None, b"") for i in range(count)], concurrency=concurrency)
     shares = deal(plan, clients)

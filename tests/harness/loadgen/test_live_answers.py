@@ -141,9 +141,7 @@ def sessions(count: int, turns: int, think_s: float, timed: bool) -> list[WireRe
 
 
 @pytest.mark.parametrize(("answers", "due"), [((), 12.0), ((0,), 14.0)])
-def test_the_person_thinks_from_when_an_answer_is_read(
-    monkeypatch: pytest.MonkeyPatch, answers: tuple[int, ...], due: float
-) -> None:
+def test_the_person_thinks_from_when_an_answer_is_read(monkeypatch, answers, due):
     """Of an answer that ended at 10 s and is read at 12 s; answers that the dataset has are not read."""
     now = chain([12.0] * len(answers), repeat(20.0))
     monkeypatch.setattr("harness.loadgen.pacing.monotonic", lambda: next(now))
@@ -157,9 +155,7 @@ def test_the_person_thinks_from_when_an_answer_is_read(
 
 
 @pytest.mark.parametrize(("concurrency", "clients"), [(2, 1), (3, 2), (None, 1), (None, 2)])
-def test_each_turn_has_the_answers_before_it_and_waits_for_the_person(
-    echo: Any, concurrency: int | None, clients: int
-) -> None:
+def test_each_turn_has_the_answers_before_it_and_waits_for_the_person(echo, concurrency, clients):
     count, turns, think_s = 5, 4, 0.02
     target = Target("127.0.0.1", echo.server_port, "/v1/completions")
     plan = LoadPlan(target, sessions(count, turns, think_s, concurrency is None), concurrency)

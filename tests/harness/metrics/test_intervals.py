@@ -52,9 +52,7 @@ repeats = st.lists(st.floats(50, 150), min_size=2, max_size=6)
 
 
 @given(repeats, repeats, st.floats(0.01, 100))
-def test_a_ratio_turns_over_and_does_not_depend_on_the_unit(
-    a: list[float], b: list[float], unit: float
-) -> None:
+def test_a_ratio_turns_over_and_does_not_depend_on_the_unit(a, b, unit):
     forth, back = ratio(estimate(*a), estimate(*b)), ratio(estimate(*b), estimate(*a))
     other = ratio(estimate(*np.multiply(a, unit)), estimate(*np.multiply(b, unit)))
     assert (forth.ci is None) == (back.ci is None) == (other.ci is None)

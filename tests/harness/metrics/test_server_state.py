@@ -67,9 +67,7 @@ def test_preemptions_have_their_size_in_the_metrics() -> None:
 
 def test_a_full_cache_and_the_requests_of_others() -> None:
     facts = stated(
-        range(5),
-        kv_usage=lambda t: within(t, 0, 5, 0.97),
-        waiting=lambda t: within(t, -1, 5, 30.0),
+        range(5), kv_usage=lambda t: within(t, 0, 5, 0.97), waiting=lambda t: within(t, -1, 5, 30.0)
     )
     assert facts.keys() == {"full_cache", "others_requests"}
     for fact in facts.values():
@@ -121,9 +119,7 @@ def of_cache(
         (20 * 64, 0, [0] + [48] * 19, False, None),  # it was to have no cache
     ],
 )
-def test_what_the_counters_of_a_prefix_cache_say(
-    queries: float, hits: float, reusable: list[int], caching: bool, kind: str | None
-) -> None:
+def test_what_the_counters_of_a_prefix_cache_say(queries, hits, reusable, caching, kind):
     prefixes, group = of_cache(queries, hits, reusable, caching)
     facts = [fact.kind for fact in cell_notices(group, {}, prefixes)]
     assert [each for each in facts if each in ("cached", "few_hits", "foreign_counters")] == [kind] * bool(

@@ -17,7 +17,7 @@ from harness.metrics.stability import (
     growing,
     repeats_disagree,
 )
-from harness.schema.facts import DISTURBING, FELL_BEHIND, Fact, FactKind, Value
+from harness.schema.facts import DISTURBING, FELL_BEHIND, Fact
 from harness.schema.machines import GpuLoad, MachineLoad
 
 Floats = npt.NDArray[np.float64]
@@ -133,9 +133,7 @@ def test_first_tokens_that_all_take_long_are_no_queue(spread_s: float) -> None:
 
 @pytest.mark.parametrize("service_s", [0.001, 0.02, 0.1])
 @pytest.mark.parametrize("stall_s", [6.0, 20.0, 500.0])
-def test_an_engine_that_stalls_until_all_requests_are_there_fell_behind(
-    stall_s: float, service_s: float
-) -> None:
+def test_an_engine_that_stalls_until_all_requests_are_there_fell_behind(stall_s, service_s):
     notice = behind_or_stalled(queue(20.0, service_s, 100, stall_s=stall_s))
     assert notice is not None and notice.kind in FELL_BEHIND
     if stall_s == 500.0:
@@ -218,9 +216,7 @@ def machine(**seen: object) -> MachineLoad:
         ({"gpus_busy_before": [0.0, 0.63]}, "gpu_in_use", {"gpu": "1", "share": 0.63}),
     ],
 )
-def test_a_disturbed_machine_is_reported(
-    seen: dict[str, object], kind: FactKind, values: dict[str, Value]
-) -> None:
+def test_a_disturbed_machine_is_reported(seen, kind, values):
     assert disturbed(machine(**seen)) == [Fact(kind=kind, values=values)]
     assert kind in DISTURBING
     assert disturbed(machine(gpus=[GpuLoad(throttled={"power cap": 0.05})], gpus_busy_before=[0.01])) == []

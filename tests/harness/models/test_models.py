@@ -39,12 +39,7 @@ def test_a_local_folder_is_used_as_it_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("config", "says"),
-    [
-        ("{}", "has no "),
-        ("{", "cannot be read"),
-        ("[]", "cannot be read"),
-        ('{"n_positions": 8}', "vocab"),
-    ],
+    [("{}", "has no "), ("{", "cannot be read"), ("[]", "cannot be read"), ('{"n_positions": 8}', "vocab")],
 )
 def test_a_folder_that_is_no_model_is_explained(tmp_path: Path, config: str, says: str) -> None:
     (tmp_path / "config.json").write_text(config)
@@ -61,9 +56,7 @@ def test_a_folder_that_is_no_model_is_explained(tmp_path: Path, config: str, say
         ("gpt-neo", ""),
     ],
 )
-def test_a_name_that_is_nearly_that_of_a_named_model(
-    name: str, meant: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_that_is_nearly_that_of_a_named_model(name, meant, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(UsageError) as caught:
         resolve(name)

@@ -31,9 +31,7 @@ def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]
 
 
 @pytest.mark.parametrize("vocab", [5_003, 50_257, 60_000])
-def test_what_a_made_model_says_has_about_as_many_tokens_as_it_said(
-    folder_of: Callable[[int], Path], vocab: int
-) -> None:
+def test_what_a_made_model_says_has_about_as_many_tokens_as_it_said(folder_of, vocab):
     folder = folder_of(vocab)
     made = Tokenizer.from_file(str(folder / "tokenizer.json"))
     count = token_counter(folder)
@@ -74,9 +72,7 @@ def test_words_that_only_look_like_fillers_are_text(folder_of: Callable[[int], P
     assert count("so <59999>, yes") == count("so ") + 1 + count(", yes")
 
 
-def test_a_prompt_that_ends_within_a_character_comes_back_and_one_with_a_whole_end_does_not(
-    folder_of: Callable[[int], Path],
-) -> None:
+def test_a_prompt_that_ends_within_a_character_comes_back_and_one_with_a_whole_end_does_not(folder_of):
     """What servers do that decode a prompt together with its answer."""
     made = Tokenizer.from_file(str(folder_of(50_257) / "tokenizer.json"))
     ends = whole_ends(made)

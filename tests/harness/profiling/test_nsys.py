@@ -28,9 +28,7 @@ def stand_in(tmp_path: Path) -> Path:
 
 
 @pytest.mark.integration
-def test_found_on_path_then_in_folders(
-    stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_found_on_path_then_in_folders(stand_in, tmp_path, monkeypatch):
     monkeypatch.setattr(nsys, "LIBRARIES", ("libc.so.6",))
     monkeypatch.setenv("PATH", "/bin:/usr/bin:" + str(stand_in.parent))
     assert find_nsys(places=()) == stand_in

@@ -61,9 +61,7 @@ def test_files_that_are_no_nsys_export(nsys: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("window", [1, 7, 64])
-def test_windows_may_end_anywhere(
-    window: int, trace: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_windows_may_end_anywhere(window, trace, tmp_path, monkeypatch):
     trace.cpu_step(0, 'a range named "traceEvents": [1, 2] \\')
     trace.cpu_step(100, "ein Schritt: größer")
     path = trace.write(tmp_path / "trace.json", before='"note": "ends in ]", ')

@@ -211,9 +211,7 @@ def test_what_cannot_be_read_leaves_the_rest_whole(folder: Path) -> None:
     assert "Not read" in write_run_outputs(folder).read_text()
 
 
-def test_engines_without_a_profiler_are_left_out_before_anything_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_engines_without_a_profiler_are_left_out_before_anything_starts(tmp_path, monkeypatch):
     monkeypatch.setattr(Roseinfer, "profiler", LocalEngine.profiler)
     monkeypatch.setattr("harness.profiling.plan.find_py_spy", lambda: None)
     folder = begun(tmp_path)
@@ -242,9 +240,7 @@ def test_engines_without_a_profiler_are_left_out_before_anything_starts(
     assert raised.value.hint == f"torch's profiler needs no GPU: `bench profile {folder} --tool torch`"
 
 
-def test_an_engine_in_python_without_a_profiler_is_sampled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_in_python_without_a_profiler_is_sampled(tmp_path, monkeypatch):
     monkeypatch.setattr(Roseinfer, "profiler", LocalEngine.profiler)
     monkeypatch.setattr("harness.profiling.plan.find_py_spy", lambda: "py-spy")
     monkeypatch.setattr(_Stage, "run", lambda stage: (stage.planned.folder / "1.stacks").write_text("f 1"))
@@ -276,9 +272,7 @@ def test_an_engine_is_asked_for_its_profiler_once(tmp_path: Path, monkeypatch: p
     assert run.error is not None and run.error.startswith("it does not say")
 
 
-def test_an_interrupted_capture_leaves_the_one_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_capture_leaves_the_one_before(tmp_path, monkeypatch):
     """One that fails takes its place, and is replaced by the next."""
     subject = open_subject(begun(tmp_path), None, lambda event: None)
     trace = subject.folder / "profiles/torch/roseinfer/trace.json"
@@ -308,9 +302,7 @@ def test_an_interrupted_capture_leaves_the_one_before(
     assert whole.error is None and len(whole.artifacts) == 1 and trace.read_text() == "the fourth"
 
 
-def test_a_run_of_a_gpu_is_profiled_where_there_is_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_of_a_gpu_is_profiled_where_there_is_one(tmp_path, monkeypatch):
     monkeypatch.setattr("harness.telemetry.gpu.available", lambda: False)
     done = CliRunner().invoke(app, ["profile", str(begun(tmp_path, device="cuda")), "--quiet"])
     assert isinstance(done.exception, UsageError)

@@ -40,9 +40,7 @@ def words(text: str) -> int:
         ({"token_ids": False, "end_token": True}, "final_usage"),
     ],
 )
-def test_reasoning_counts_and_the_answer_comes_after_it(
-    field: Any, tokens_of: Any, counts: dict[str, Any], source: str
-) -> None:
+def test_reasoning_counts_and_the_answer_comes_after_it(field, tokens_of, counts, source):
     record = answer(tokens_of, reasoning=REASONING, reasoning_field=field, **counts)
     assert (record.error, record.token_source) == (None, source)
     assert record.chunks == SENT

@@ -75,9 +75,7 @@ def test_every_split_gives_the_same_record(behaviour: Behaviour, cuts: list[int]
     newline=st.sampled_from([b"\n", b"\r\n"]),
     cuts=st.lists(st.integers(0, 100_000), max_size=12),
 )
-def test_an_event_has_the_stamp_of_the_read_with_its_last_byte(
-    texts: list[str], newline: bytes, cuts: list[int]
-) -> None:
+def test_an_event_has_the_stamp_of_the_read_with_its_last_byte(texts, newline, cuts):
     events = [b"data: " + text.encode() + newline * 2 for text in texts]
     body = b"".join(events)
     pieces = [(float(t), data) for t, data in enumerate(split(body, cuts))] if body else []

@@ -73,9 +73,7 @@ def test_faults_of_requests(name: str, value: object, fault: str) -> None:
 
 
 @given(st.sampled_from(TIMES), st.floats() | st.just(None), st.integers(0, 2))
-def test_whatever_time_a_table_holds_it_is_finite_or_refused(
-    name: str, value: float | None, row: int
-) -> None:
+def test_whatever_time_a_table_holds_it_is_finite_or_refused(name, value, row):
     table = changed(tables()[0], name, row, value)
     if fault_of(table) is None:
         assert value is None or -1 <= value <= 1e8

@@ -169,9 +169,7 @@ def test_a_cell_in_which_the_engine_falls_behind_misses_the_limits(noticed: Fact
         (["failures", "wrong_answers"], 1, None),
     ],
 )
-def test_an_invalid_cell_counts_only_where_its_failures_make_it_so(
-    kinds: list[FactKind], failed: int, met: bool | None
-) -> None:
+def test_an_invalid_cell_counts_only_where_its_failures_make_it_so(kinds, failed, met):
     search = EngineSearch(PLAN, "a")
     search.take(
         cell(4, ttft=10, failed=failed, valid=False, invalid_reasons=[Fact(kind=kind) for kind in kinds]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from harness.runs.events import EngineSkipped, Event, Started
 from harness.runs.run_state import Run
 from tests.harness.measured import resume_online, run_online
 
-from .conftest import Make, Watcher, press_ctrl_c
+from .conftest import Watcher, press_ctrl_c
 
 pytestmark = pytest.mark.integration
 
@@ -79,9 +79,7 @@ class AtTheEnd(Watcher):
 
 
 @pytest.fixture
-def interrupted_on(
-    start_mock: Any, settings_for: Make, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[list[Testbed], Watcher], Run]:
+def interrupted_on(start_mock, settings_for, monkeypatch):
     """The run, read back, of two repeats on these machines."""
 
     def run(testbeds: list[Testbed], watch: Watcher) -> Run:
@@ -109,9 +107,7 @@ def test_a_node_that_is_lost_a_moment_before(interrupted_on: Any, monkeypatch: p
     assert earlier.reason.startswith("node vm-1 was lost")
 
 
-def test_nodes_that_are_all_lost_a_moment_before(
-    interrupted_on: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nodes_that_are_all_lost_a_moment_before(interrupted_on, monkeypatch):
     """The run was about to say that nothing could be measured."""
     watch = AtTheEnd()
     monkeypatch.setattr("harness.runs.online.machines_of", watch.machines)

@@ -39,9 +39,7 @@ from .conftest import Make, Watcher, interrupted, journal
         ("stream_error", None, False, "see the engine's log", False),
     ],
 )
-def test_a_hint_for_each_kind(
-    error: str, tokens: int | None, started: bool, hint: str, of_settings: bool
-) -> None:
+def test_a_hint_for_each_kind(error, tokens, started, hint, of_settings):
     failed = {"error": error, "completion_tokens": tokens, "output_tokens": 8}
     found, changes = warmup_hint(failed, started)
     assert hint in found and changes == of_settings
@@ -62,9 +60,7 @@ def brief(results: OnlineResults) -> list[dict[str, Value]]:
     return [fact.values for fact in results.summaries[-1].notices if fact.kind == "brief"]
 
 
-def test_a_closed_loop_gets_more_requests_with_prompts_of_their_own(
-    start_mock: Any, settings_for: Make
-) -> None:
+def test_a_closed_loop_gets_more_requests_with_prompts_of_their_own(start_mock, settings_for):
     server, watcher = start_mock(), Watcher()
     settings = settings_for(server.url, min_duration=0.5, repeats=2, **LOOP)
     folder, results = run_online(settings, notify=watcher)
@@ -205,9 +201,7 @@ def test_the_most_can_be_too_few(start_mock: Any, settings_for: Make, can: Can) 
         assert reason.kind == "busy" and reason.values["unit"] == "requests"
 
 
-def test_a_cell_is_sent_so_often_at_most(
-    start_mock: Any, settings_for: Make, can: Can, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cell_is_sent_so_often_at_most(start_mock, settings_for, can, monkeypatch):
     can({1: 0.01}, 9)
     monkeypatch.setattr(
         "harness.runs.cell_runner.clients_needed", lambda requests, *_: requests["client"].max() + 2
@@ -237,9 +231,7 @@ def test_more_clients_for_a_loop_that_is_too_short(start_mock: Any, settings_for
         {"request_rate": "100", "n": 8, "input_len": 16, "output_len": 4},
     ],
 )
-def test_what_is_not_measured_again(
-    start_mock: Any, settings_for: Make, can: Can, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
-) -> None:
+def test_what_is_not_measured_again(start_mock, settings_for, can, monkeypatch, given):
     """A number that was given, one request in flight, and loads that every engine gets alike."""
     can({1: 0.01, 2: 1e9}, 2)
     monkeypatch.setattr("harness.runs.resolved.CLIENT_SHARE", 1e9)  # the estimate is too low
@@ -256,9 +248,7 @@ def test_a_rate_of_short_answers_begins_with_enough(start_mock: Any, settings_fo
     assert clients(folder) == [2] and all(summary.valid for summary in results.summaries)
 
 
-def test_a_cell_with_failed_requests_is_not_measured_again(
-    start_mock: Any, settings_for: Make, can: Can
-) -> None:
+def test_a_cell_with_failed_requests_is_not_measured_again(start_mock, settings_for, can):
     can({1: 0.01, 2: 1e9}, 2)
     watch = Watcher()
     settings = settings_for(start_mock(script=[{"error_after": 6}]).url, **BUSY_LOOP)
@@ -269,11 +259,7 @@ def test_a_cell_with_failed_requests_is_not_measured_again(
 
 @pytest.mark.parametrize(("late_times", "again"), [(0, 0), (1, 1), (9, 2)])
 def test_a_cell_is_measured_again_as_its_client_was_late(
-    start_mock: Any,
-    settings_for: Make,
-    monkeypatch: pytest.MonkeyPatch,
-    late_times: int,
-    again: int,
+    start_mock: Any, settings_for: Make, monkeypatch: pytest.MonkeyPatch, late_times: int, again: int
 ) -> None:
     late = [Fact(kind="late", values={"lag_ms": 5.0 + i}) for i in range(late_times)] + [None] * 9
     monkeypatch.setattr("harness.runs.cell_runner.late_alone", lambda group: late.pop(0))

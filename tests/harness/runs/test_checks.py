@@ -59,9 +59,7 @@ class ReferenceHere:
         return 0
 
 
-def test_an_engine_that_answers_wrongly_wins_nothing(
-    start_mock: Any, settings_for: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_that_answers_wrongly_wins_nothing(start_mock, settings_for, monkeypatch):
     monkeypatch.setattr(reference, "Guarded", ReferenceHere)
     model = {"model": "random:gpt2-tiny", "engines": "openai"}
     folder, results = run_online(settings_for(start_mock().url, **CHECKED | model))
@@ -83,9 +81,7 @@ def test_an_engine_that_answers_wrongly_wins_nothing(
     assert (folder / ANSWERS).read_bytes() == before
 
 
-def test_a_server_whose_model_nobody_knows_is_judged_by_lengths_alone(
-    start_mock: Any, settings_for: Make
-) -> None:
+def test_a_server_whose_model_nobody_knows_is_judged_by_lengths_alone(start_mock, settings_for):
     folder, results = run_online(settings_for(start_mock().url, **CHECKED))
     [check] = results.answers.checks
     unchecked = Fact(kind="unchecked_answers", values={"unknown": 12, "answers": 12})
@@ -147,9 +143,7 @@ def without_tokenizer(model: Path) -> dict[str, Any]:
         (lambda model: {"check_answers": False}, False, True),
     ],
 )
-def test_an_engine_is_asked_what_is_wanted_and_fits(
-    settings_for: Make, model: Path, tmp_path: Path, change: Any, answers: bool, task: bool
-) -> None:
+def test_an_engine_is_asked_what_is_wanted_and_fits(settings_for, model, tmp_path, change, answers, task):
     given = {"model": str(model), "engines": "openai", "concurrency": 1, "check_answers": True}
     settings = settings_for("http://127.0.0.1:1", **given | change(model))
     resolved = resolve_online(settings, lambda event: None)
@@ -165,9 +159,7 @@ def scored(model: Path) -> dict[str, Any]:
     return {"engines": "openai", "model": str(model), **load}
 
 
-def test_a_server_that_says_anything_scores_nothing(
-    start_mock: Any, settings_for: Make, scored: dict[str, Any]
-) -> None:
+def test_a_server_that_says_anything_scores_nothing(start_mock, settings_for, scored):
     server = start_mock("--ttft-ms", "1", "--itl-ms", "0.1")
     folder, results = run_online(settings_for(server.url, **scored | {"repeats": 2, "concurrency": 64}))
     [score] = results.accuracy.scores
@@ -184,13 +176,7 @@ def test_a_server_that_says_anything_scores_nothing(
     assert (folder / ACCURACY).read_bytes() == before
 
 
-def test_a_server_with_too_much_to_do_has_no_score(
-    start_mock: Any,
-    settings_for: Make,
-    scored: dict[str, Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_server_with_too_much_to_do_has_no_score(start_mock, settings_for, scored, tmp_path, monkeypatch):
     monkeypatch.setattr("harness.fairness.asking.PAUSES_S", ())
     script = tmp_path / "script.json"
     script.write_text(json.dumps([*[{}] * 40, {"status": 429}]))
@@ -202,9 +188,7 @@ def test_a_server_with_too_much_to_do_has_no_score(
 
 
 @pytest.mark.parametrize(("logprob", "perplexity"), [(-1.0, pytest.approx(math.e)), (-9999.0, None)])
-def test_a_perplexity_that_is_no_number_is_none(
-    monkeypatch: pytest.MonkeyPatch, logprob: float, perplexity: float | None
-) -> None:
+def test_a_perplexity_that_is_no_number_is_none(monkeypatch, logprob, perplexity):
     choices = [{"logprobs": {"token_logprobs": [None, logprob, logprob]}}]
     monkeypatch.setattr(checks, "request", Mock(return_value=(200, json.dumps({"choices": choices}))))
     assert checks._perplexity(Mock(served_name="m"), [1, 2, 3], 64) == perplexity
@@ -215,9 +199,7 @@ def facts(folder: Path, kind: FactKind) -> list[Fact]:
     return [fact for fact in facts_of(load_run(folder)) if fact.kind == kind]
 
 
-def test_an_interrupted_accuracy_task_is_asked_on_resume(
-    start_mock: Any, settings_for: Make, scored: dict[str, Any]
-) -> None:
+def test_an_interrupted_accuracy_task_is_asked_on_resume(start_mock, settings_for, scored):
     server = start_mock("--ttft-ms", "1", "--itl-ms", "0.1")
     folder = interrupted(settings_for(server.url, **scored))
     assert results_so_far(folder) is not None
@@ -255,9 +237,7 @@ def test_the_last_check_of_a_search_is_asked_on_resume(start_mock: Any, settings
 
 
 @pytest.mark.parametrize("gone", ["the server", "the engine"])
-def test_what_cannot_be_asked_on_resume_is_said(
-    start_mock: Any, settings_for: Make, monkeypatch: pytest.MonkeyPatch, gone: str
-) -> None:
+def test_what_cannot_be_asked_on_resume_is_said(start_mock, settings_for, monkeypatch, gone):
     """The cells count all the same, without an engine or a GPU."""
     server = start_mock()
     folder = interrupted(settings_for(server.url, scales=[0.01], check_answers=True))
@@ -324,9 +304,7 @@ class FailsAtItsEnd(OpenAI):
         raise EngineError("it crashed as it ended", "see its log")
 
 
-def test_a_server_that_fails_at_its_end_is_said(
-    start_mock: Any, settings_for: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_fails_at_its_end_is_said(start_mock, settings_for, monkeypatch):
     def get(name: Any, *given: Address | None) -> Engine:
         return FailsAtItsEnd(*given)
 

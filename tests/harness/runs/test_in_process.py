@@ -227,9 +227,7 @@ def ended_early(batch: OnlineSettings, engines: Engines, cell: int) -> Path:
 
 
 @pytest.mark.parametrize("cell", [0, CELLS - 1])
-def test_a_resumed_run_is_that_of_an_uninterrupted_one(
-    cell: int, batch: OnlineSettings, engines: Engines
-) -> None:
+def test_a_resumed_run_is_that_of_an_uninterrupted_one(cell, batch, engines):
     _, whole = run_online(batch, notify=engines)
     engines.events.clear()
     folder = ended_early(batch, engines, cell)
@@ -273,9 +271,7 @@ def test_where_everything_failed_it_is_said_why(batch: OnlineSettings, engines: 
     assert raised.value.message.count("it died") == 1 and raised.value.hint == "see its log"
 
 
-def test_an_engine_that_the_interruption_ended_has_not_failed(
-    batch: OnlineSettings, engines: Engines
-) -> None:
+def test_an_engine_that_the_interruption_ended_has_not_failed(batch, engines):
     error = EngineError("it ended", "")
     error.__context__ = KeyboardInterrupt()
     engines.ends[1] = error

@@ -36,9 +36,7 @@ entries = st.builds(
 
 
 @given(written=st.lists(entries, max_size=5), cut=st.integers(0, 100_000), more=entries)
-def test_a_journal_cut_anywhere_keeps_its_whole_lines(
-    written: list[JournalEntry], cut: int, more: JournalEntry
-) -> None:
+def test_a_journal_cut_anywhere_keeps_its_whole_lines(written, cut, more):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "journal.jsonl"
         ends = [0]

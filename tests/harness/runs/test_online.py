@@ -77,9 +77,7 @@ def test_a_cell_that_its_server_did_not_outlive_is_none(start_mock: Any, setting
     assert {other.cause for other in others} == {""}
 
 
-def test_reasons_of_which_one_begins_like_another_are_both_said(
-    start_mock: Any, settings_for: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reasons_of_which_one_begins_like_another_are_both_said(start_mock, settings_for, monkeypatch):
     """The same text, and more: two reasons, unless the cell was lost in its middle."""
     faults = iter(["it is full", "it is full; the disk too"])
 
@@ -143,9 +141,7 @@ def test_none_is_there(settings_for: Make, python_with: Any, tmp_path: Path) -> 
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_variant_that_the_installed_version_does_not_know(
-    settings_for: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_variant_that_the_installed_version_does_not_know(settings_for, tmp_path, monkeypatch):
     (tmp_path / "roseinfer.yaml").write_text("variants: {x: {label: x, args: [--no-such-option]}}")
     monkeypatch.setattr("harness.engines.base.CONFIGS", tmp_path)
     settings = OnlineSettings(engines="roseinfer@x", model="random:gpt2-tiny", out=tmp_path / "runs")
@@ -164,9 +160,7 @@ class Clinging(OpenAI):
         raise CleanupError("it could not be ended: PID 7", "kill -9 7")
 
 
-def test_nothing_is_measured_beside_what_was_left_behind(
-    start_mock: Any, settings_for: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_measured_beside_what_was_left_behind(start_mock, settings_for, monkeypatch):
     def get(name: Any, *given: Address | None) -> Engine:
         return Clinging(*given)
 

@@ -16,8 +16,6 @@ from harness.schema.machines import Calibration
 from harness.schema.online_settings import OnlineSettings
 from tests.harness.measured import calibration_of, run_online
 
-from .conftest import Make
-
 
 def calibration(
     chunks_per_s: float, requests_per_s: float = 1e6, chunks_of_two: float | None = None
@@ -35,13 +33,7 @@ def calibration(
         (calibration(1e9, requests_per_s=0.1), "requests"),
     ],
 )
-def test_a_client_near_its_limit_makes_a_cell_invalid(
-    start_mock: Any,
-    settings_for: Make,
-    monkeypatch: pytest.MonkeyPatch,
-    found: Calibration,
-    unit: str | None,
-) -> None:
+def test_a_client_near_its_limit_makes_a_cell_invalid(start_mock, settings_for, monkeypatch, found, unit):
     monkeypatch.setattr(this_machine_module, "load_calibration", lambda: found)
     folder, results = run_online(settings_for(start_mock().url, scales=[0.01], calibrate=True))
     assert json.loads((folder / "run.json").read_text())["environment"]["calibration"] == found.model_dump()
@@ -53,9 +45,7 @@ def test_a_client_near_its_limit_makes_a_cell_invalid(
         assert not any(summary.valid for summary in results.summaries)
 
 
-def test_a_machine_without_one_is_calibrated_first(
-    start_mock: Any, settings_for: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_without_one_is_calibrated_first(start_mock, settings_for, monkeypatch):
     def measure(*, quick: bool, report_status: Any) -> Calibration:
         report_status("something")
         return calibration(1e9 if quick else 1.0)
@@ -72,9 +62,7 @@ def test_a_machine_without_one_is_calibrated_first(
 
 
 @pytest.mark.parametrize("switched_off", [True, False])
-def test_a_run_without_one_says_so(
-    start_mock: Any, settings_for: Make, monkeypatch: pytest.MonkeyPatch, switched_off: bool
-) -> None:
+def test_a_run_without_one_says_so(start_mock, settings_for, monkeypatch, switched_off):
     def fail(**_: object) -> Calibration:
         raise BenchError("too busy")
 
@@ -102,13 +90,7 @@ def test_a_run_without_one_says_so(
         ((1, 8), calibration(1e5, chunks_of_two=5e4), 6e4, 0.0, 5),
     ],
 )
-def test_clients_follow_the_load(
-    limits: tuple[int, int],
-    found: Calibration | None,
-    tokens_per_s: float,
-    requests_per_s: float,
-    clients: int,
-) -> None:
+def test_clients_follow_the_load(limits, found, tokens_per_s, requests_per_s, clients):
     source: Any = SimpleNamespace(
         tokens_per_s=lambda: tokens_per_s, requests_per_s=lambda: requests_per_s, in_flight=lambda: 150
     )

@@ -87,9 +87,7 @@ KINDS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("given", KINDS)
-def test_other_loads_continue_with_the_same_requests(
-    start_mock: Any, settings_for: Make, tmp_path: Path, given: dict[str, Any]
-) -> None:
+def test_other_loads_continue_with_the_same_requests(start_mock, settings_for, tmp_path, given):
     """What is sent after an interruption is what would have been sent without."""
     talk: list[dict[str, Any]] = [
         {"role": "user", "content": "one two three"}, {"role": "assistant", "content": "four five six"},
@@ -135,9 +133,7 @@ def test_a_complete_run_is_only_written_again(finished: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b'{"cell": 0'])
-def test_a_complete_run_without_its_journal_is_not_measured_again(
-    finished: Path, content: bytes | None
-) -> None:
+def test_a_complete_run_without_its_journal_is_not_measured_again(finished, content):
     before = (finished / "requests.parquet").read_bytes()
     (finished / "journal.jsonl").unlink()
     if content is not None:
@@ -147,9 +143,7 @@ def test_a_complete_run_without_its_journal_is_not_measured_again(
     assert (finished / "requests.parquet").read_bytes() == before
 
 
-def test_what_has_changed_since_is_refused(
-    start_mock: Any, settings_for: Make, python_with: Any, tmp_path: Path
-) -> None:
+def test_what_has_changed_since_is_refused(start_mock, settings_for, python_with, tmp_path):
     trace = tmp_path / "trace.csv"
     trace.write_text("arrival_s,input_tokens,output_tokens\n0,5,5\n0.1,6,6\n")
     settings = settings_for(

@@ -24,9 +24,7 @@ def trials(results: OnlineResults) -> list[tuple[float, bool | None]]:
     return [(trial.value, trial.met) for trial in found.trials]
 
 
-def test_a_search_survives_a_server_that_fails_three_times(
-    start_mock: Any, settings_for: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_survives_a_server_that_fails_three_times(start_mock, settings_for, monkeypatch):
     """Four requests at once in 90 ms; the fifth waits."""
     capacity = ("--slots", "4", "--ttft-ms", "90", "--itl-ms", "1")
     server = start_mock(*capacity)
@@ -71,9 +69,7 @@ def test_a_search_survives_a_server_that_fails_three_times(
     assert resume_online(folder)[1] == results
 
 
-def test_a_search_ends_when_its_time_is_over_and_goes_on_when_resumed(
-    start_mock: Any, settings_for: Make
-) -> None:
+def test_a_search_ends_when_its_time_is_over_and_goes_on_when_resumed(start_mock, settings_for):
     """A cell alone takes longer than the time, and every session measures one at least."""
     server = start_mock("--slots", "4", "--ttft-ms", "90", "--itl-ms", "1")
     plan = SearchPlan.make(

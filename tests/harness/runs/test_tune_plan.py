@@ -89,9 +89,7 @@ def mock_servers() -> set[psutil.Process]:
     return {child for child in children if MODULE in " ".join(child.cmdline())}
 
 
-def test_the_best_setting_is_found_after_an_interruption(
-    plan_for: Plan, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_best_setting_is_found_after_an_interruption(plan_for, monkeypatch):
     settings, plan = plan_for({"--itl-ms": [2, 40, 60]})
     shared = mock_servers()
     folder = interrupted(settings, 2, None, plan)
@@ -172,9 +170,7 @@ def test_configurations_are_measured_side_by_side(plan_for: Plan, monkeypatch: p
     assert {summary.label for summary in results.summaries} == {"Mock", finalist.label}
 
 
-def test_a_setting_with_which_the_server_does_not_start_is_left_out(
-    plan_for: Plan, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_setting_with_which_the_server_does_not_start_is_left_out(plan_for, monkeypatch):
     """Others are measured as often as can be, and no cell has a number above the expected."""
     monkeypatch.setattr(Halving, "goes_on", lambda *measured: True)
     settings, plan = plan_for({"--itl-ms": ["fast", 2, 9]})

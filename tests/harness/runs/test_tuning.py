@@ -130,15 +130,9 @@ FAILED = Fact(kind="failures", values={"failed": 3, "requests": 100})
 
 @pytest.mark.parametrize(
     ("default", "best", "reason"),
-    [
-        ({}, "x (c1)", None),
-        ({"valid": False, "invalid_reasons": [FAILED]}, None, FAILED),
-        (None, None, None),
-    ],
+    [({}, "x (c1)", None), ({"valid": False, "invalid_reasons": [FAILED]}, None, FAILED), (None, None, None)],
 )
-def test_nothing_is_better_than_a_default_that_is_invalid_or_missing(
-    monkeypatch: pytest.MonkeyPatch, default: dict[str, Any] | None, best: str | None, reason: Fact | None
-) -> None:
+def test_nothing_is_better_than_a_default_that_is_invalid_or_missing(monkeypatch, default, best, reason):
     rate, value = SimpleNamespace(value=2.0, ci=(1.9, 2.1)), SimpleNamespace(value=1.0)
     better = SimpleNamespace(a=value, b=value, ratio=rate, verdict="better", repeats=(2, 2))
     monkeypatch.setattr("harness.runs.tuning._contrasts", lambda *given: {"x (c1)": better})

@@ -23,9 +23,7 @@ OTHER = "is not as this version of bench writes it"
         ('[{"ttft_ms": -1}]', f"{OTHER}: 0.ttft_ms: Input should be greater than 0 (given: -1)"),
     ],
 )
-def test_the_file_the_place_and_the_hint_are_named(
-    content: str | bytes | None, message: str, tmp_path: Path
-) -> None:
+def test_the_file_the_place_and_the_hint_are_named(content, message, tmp_path):
     path = tmp_path / "kept.json"
     if content is not None:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())

@@ -216,9 +216,7 @@ def test_without_a_counter_nobody_waits(tmp_path: Path, monkeypatch: pytest.Monk
     assert idle(2.0, tmp_path) == Idle()
 
 
-def test_a_gpu_that_others_use_is_seen_at_the_end_of_the_wait(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_that_others_use_is_seen_at_the_end_of_the_wait(tmp_path, monkeypatch):
     """At its beginning it may still be the engine before."""
     shares = iter([1.0, 0.63])
     monkeypatch.setattr(GpuReader, "read", lambda self: (GpuReading(1980, 40, 300, None),))

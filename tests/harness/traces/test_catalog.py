@@ -75,9 +75,7 @@ def test_the_real_catalog_is_sound() -> None:
 
 
 @pytest.mark.parametrize("folder", ["cache", "mine/azure"])
-def test_found_by_file_name(
-    listed: dict[str, catalog.Entry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
-) -> None:
+def test_found_by_file_name(listed, tmp_path, monkeypatch, folder):
     put(tmp_path / folder / "whole.csv")
     monkeypatch.setenv("BENCH_TRACES", os.pathsep.join([str(tmp_path / "none"), str(tmp_path / "mine")]))
     trace = catalog.load("whole")
@@ -85,9 +83,7 @@ def test_found_by_file_name(
     assert "someone/data" in trace.origin and trace.sha256 == listed["whole"].sha256
 
 
-def test_a_right_copy_wins_over_a_wrong_one(
-    listed: dict[str, catalog.Entry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_right_copy_wins_over_a_wrong_one(listed, tmp_path, monkeypatch):
     put(tmp_path / "mine" / "whole.csv", PART)
     right = put(tmp_path / "cache" / "whole.csv")
     monkeypatch.setenv("BENCH_TRACES", str(tmp_path / "mine"))
@@ -167,9 +163,7 @@ def test_another_file_than_the_published_is_not_kept(listed: dict[str, catalog.E
     assert list(catalog.CACHE.iterdir()) == []
 
 
-def test_a_missing_file_and_no_network(
-    listed: dict[str, catalog.Entry], github: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_file_and_no_network(listed, github, monkeypatch):
     with pytest.raises(BenchError, match="404"):
         catalog.fetch("whole")
     with socket.socket() as unused:
@@ -198,9 +192,7 @@ def test_what_cannot_be_checked_is_read_by_its_path_alone(listed: dict[str, cata
 
 
 @pytest.mark.parametrize("name", ["azure-2023-conv-busy", "azure-2023-code-busy"])
-def test_the_published_excerpts_are_what_cutting_gives(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_published_excerpts_are_what_cutting_gives(name, tmp_path, monkeypatch):
     excerpt = catalog.find_entry(name).excerpt
     assert excerpt is not None
     try:

@@ -98,9 +98,7 @@ def test_blocks_are_cut_with_the_input() -> None:
     block_size=st.none() | st.sampled_from([16, 512]),
 )
 @example(pairs=[(1, 3)], rule="scale", context=RESERVED_TOKENS + 2, longest=None, block_size=None)
-def test_whatever_is_kept_fits(
-    pairs: list[tuple[int, int]], rule: Fit, context: int, longest: int | None, block_size: int | None
-) -> None:
+def test_whatever_is_kept_fits(pairs, rule, context, longest, block_size):
     trace = trace_of(pairs, block_size)
     try:
         fitted = fit(trace, rule, context, longest)

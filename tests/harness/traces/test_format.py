@@ -16,7 +16,7 @@ from harness.schema.load import LATEST_S
 from harness.traces import csv_formats
 from harness.traces.format import detect, formats, read_trace
 from harness.traces.source import Source
-from harness.traces.trace import Blocks, Trace
+from harness.traces.trace import Trace
 
 AZURE_2023 = (
     "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
@@ -100,16 +100,7 @@ def test_every_format_is_tried_here() -> None:
     ],
 )
 @pytest.mark.parametrize("packed", [False, True])
-def test_requests_in_order_of_arrival(
-    tmp_path: Path,
-    content: str,
-    arrivals: list[float],
-    inputs: list[int],
-    outputs: list[int],
-    session: str | None,
-    blocks: Blocks | None,
-    packed: bool,
-) -> None:
+def test_requests_in_order_of_arrival(tmp_path, content, arrivals, inputs, outputs, session, blocks, packed):
     trace = read(tmp_path, gzip.compress(content.encode()) if packed else content)
     np.testing.assert_allclose(trace.arrival_s, arrivals, rtol=0, atol=1e-9)
     assert (trace.input_tokens.tolist(), trace.output_tokens.tolist()) == (inputs, outputs)

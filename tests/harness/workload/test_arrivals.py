@@ -25,9 +25,7 @@ PROCESSES = st.sampled_from([("poisson", None), ("constant", None), ("gamma", 0.
     [("poisson", None, 1.0), ("constant", None, 0.0), ("gamma", 0.25, 0.25), ("gamma", 3.0, 3.0)],
 )
 @pytest.mark.parametrize("rate", [0.5, 40.0])
-def test_gaps_have_the_mean_and_the_variation_asked_for(
-    arrivals: str, cv: float | None, spread: float, rate: float
-) -> None:
+def test_gaps_have_the_mean_and_the_variation_asked_for(arrivals, cv, spread, rate):
     gaps = np.diff(arrival_times(RequestRate(req_per_s=rate, arrivals=arrivals, cv=cv), seed=11, n=MANY))
     # Five standard errors: of the mean, and of the variation of a gamma distribution.
     assert gaps.mean() * rate == pytest.approx(1, abs=5 * spread / sqrt(MANY) + 1e-9)
@@ -38,9 +36,7 @@ def test_gaps_have_the_mean_and_the_variation_asked_for(
 
 
 @given(SEEDS, RATES, PROCESSES, st.integers(1, 300), st.integers(0, 300))
-def test_the_same_seed_gives_the_same_times_and_more_of_them_begin_alike(
-    seed: int, rate: float, process: tuple[str, float | None], n: int, more: int
-) -> None:
+def test_the_same_seed_gives_the_same_times_and_more_of_them_begin_alike(seed, rate, process, n, more):
     load = RequestRate(req_per_s=rate, arrivals=process[0], cv=process[1])
     times = arrival_times(load, seed, n)
     assert len(times) == n and times[0] == 0.0 and np.all(np.diff(times) >= 0)
@@ -56,18 +52,14 @@ def test_seeds_share_nothing(first: int, second: int, rate: float) -> None:
 
 
 @given(SEEDS, st.floats(0.1, 200), PROCESSES, st.integers(1, 20), st.floats(0.5, 20))
-def test_a_rate_lasts_as_long_as_asked(
-    seed: int, rate: float, process: tuple[str, float | None], n: int, seconds: float
-) -> None:
+def test_a_rate_lasts_as_long_as_asked(seed, rate, process, n, seconds):
     times = arrival_times(RequestRate(req_per_s=rate, arrivals=process[0], cv=process[1]), seed, n, seconds)
     assert len(times) >= n and times[-1] >= seconds
     assert len(times) == n or times[-2] < seconds
 
 
 @given(SEEDS, st.floats(0.5, 50), st.floats(0.5, 50), st.floats(1, 30), PROCESSES)
-def test_a_ramp_keeps_to_its_time(
-    seed: int, begin: float, end: float, seconds: float, process: tuple[str, float | None]
-) -> None:
+def test_a_ramp_keeps_to_its_time(seed, begin, end, seconds, process):
     load = Ramp(from_req_per_s=begin, to_req_per_s=end, seconds=seconds, arrivals=process[0], cv=process[1])
     times = arrival_times(load, seed)
     assert times[0] == 0.0 and np.all(np.diff(times) >= 0)

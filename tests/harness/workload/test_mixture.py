@@ -87,9 +87,7 @@ def test_the_same_seed_gives_the_same_requests(seed: int, rate: float, n: int, s
     st.dictionaries(st.integers(1, 9), st.floats(0.1, 1), min_size=1),
     st.integers(1, 20),
 )
-def test_lengths_within_a_limit_are_as_likely_as_among_all_that_fit(
-    inputs: dict[int, float], outputs: dict[int, float], most: int
-) -> None:
+def test_lengths_within_a_limit_are_as_likely_as_among_all_that_fit(inputs, outputs, most):
     def shares(weights: dict[int, float]) -> Shares:
         items = sorted(weights.items())
         weight = np.array([share for _, share in items])

@@ -41,10 +41,7 @@ def trace_of(arrivals: list[float], **fields: Any) -> Trace:
     return Trace.build("t", arrivals, ones, ones, **fields)
 
 
-@given(
-    arrivals=st.lists(st.floats(0, 1e7), min_size=1, max_size=50),
-    scale=st.floats(1e-3, 1e3),
-)
+@given(arrivals=st.lists(st.floats(0, 1e7), min_size=1, max_size=50), scale=st.floats(1e-3, 1e3))
 def test_schedule_is_the_trace_scaled(arrivals: list[float], scale: float) -> None:
     trace = trace_of(arrivals)
     planned = open_loop(trace, scale, VOCAB, seed=0)
@@ -121,12 +118,7 @@ def block_traces(draw: st.DrawFn) -> Trace:
     requests = draw(st.lists(st.tuples(hashes, st.integers(1, 5 * block_size)), min_size=1, max_size=8))
     blocks, lengths = zip(*requests, strict=True)
     return Trace.build(
-        "t",
-        range(len(requests)),
-        lengths,
-        [1] * len(requests),
-        blocks=tuple(blocks),
-        block_size=block_size,
+        "t", range(len(requests)), lengths, [1] * len(requests), blocks=tuple(blocks), block_size=block_size
     )
 
 

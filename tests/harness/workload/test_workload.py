@@ -81,14 +81,8 @@ def test_the_help_says_how_large_a_warm_up_of_a_trace_is_at_most() -> None:
     assert description is not None and f"for a trace up to {MAX_WARMUP_BATCH};" in description
 
 
-@given(
-    context=st.integers(2, 200),
-    concurrency=st.integers(1, 80),
-    share=st.floats(0, 1),
-)
-def test_the_warm_up_fits_every_context_that_the_load_fits(
-    context: int, concurrency: int, share: float
-) -> None:
+@given(context=st.integers(2, 200), concurrency=st.integers(1, 80), share=st.floats(0, 1))
+def test_the_warm_up_fits_every_context_that_the_load_fits(context, concurrency, share):
     input_len = max(1, min(context - 1, round(share * context)))
     load = closed(concurrency, context=context, input_len=input_len, output_len=context - input_len)
     for request in (request for wave in load.warmup_waves(0) for request in wave):
@@ -217,9 +211,7 @@ def test_a_mixture_keeps_its_rate_whatever_does_not_fit(tmp_path: Path, fit: str
 @given(
     st.sampled_from(["drop", "clip", "scale"]), st.integers(1, 500), st.integers(0, 2**64 - 1), st.booleans()
 )
-def test_a_mixture_sends_as_many_requests_as_asked_for(
-    tmp_path: Path, fit: str, n: int, seed: int, few: bool
-) -> None:
+def test_a_mixture_sends_as_many_requests_as_asked_for(tmp_path, fit, n, seed, few):
     mixture = client(tmp_path, "{20: 0.02, 30: 0.02, 900: 0.96}" if few else "{20: 0.6, 30: 0.39, 900: 0.01}")
     load = workload(256, request_rate=[4], n=n, mixture=mixture, fit=fit)
     asked, same = (load.requests(load.source.loads.each[0], 0, seed) for _ in range(2))

@@ -87,9 +87,7 @@ def test_triton(step: Step) -> None:
     st.sampled_from([(1, 32), (2, 24)]),
     st.booleans(),
 )
-def test_keys_and_values_out_of_blocks(
-    seed: int, lengths: list[int], shape: tuple[int, int], fp8: bool
-) -> None:
+def test_keys_and_values_out_of_blocks(seed, lengths, shape, fp8):
     """Into more rows than there are, of which the rest is left alone; two empty prompts come last."""
     generator = torch.Generator().manual_seed(seed)
     size, most, count = 4, 10, len(lengths)
@@ -176,9 +174,7 @@ def test_flashinfer_is_missed_by_those_who_ask_for_it() -> None:
 
 @pytest.mark.parametrize("backend", ["auto", "auto2"])
 @pytest.mark.parametrize(("head_dim", "dtype"), [(64, torch.float32), (20, HALF), (320, HALF)])
-def test_operators_are_left_where_nothing_else_runs(
-    backend: PrefillBackend, head_dim: int, dtype: torch.dtype
-) -> None:
+def test_operators_are_left_where_nothing_else_runs(backend, head_dim, dtype):
     assert choose(backend, head_dim, dtype, CPU).name == "sdpa"
 
 
@@ -198,8 +194,6 @@ def test_what_a_graph_can_hold() -> None:
         ("flash-attn-3", 64, HALF, "pip install fa3-fwd"),
     ],
 )
-def test_what_cannot_run_is_refused(
-    backend: PrefillBackend, head_dim: int, dtype: torch.dtype, message: str
-) -> None:
+def test_what_cannot_run_is_refused(backend, head_dim, dtype, message):
     with pytest.raises(ConfigError, match=message):
         choose(backend, head_dim, dtype, CPU)

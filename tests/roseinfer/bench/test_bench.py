@@ -227,9 +227,7 @@ def test_lines_and_json(text_model: Any, tmp_path: Path, options: list[str]) -> 
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
-def test_an_error_of_the_submitting_thread_ends_it(
-    text_model: Any, workers: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_the_submitting_thread_ends_it(text_model, workers, monkeypatch):
     encode, calls = Tokenizer.encode, itertools.count()
 
     def fail_third(self: Tokenizer, text: str) -> Any:

@@ -67,13 +67,7 @@ def expected(
     seen=st.booleans(),
     cut=st.integers(0, 6),
 )
-def test_logits_of_a_step(
-    fused: bool,
-    requests: list[tuple[SamplingParams, list[int], list[int]] | None],
-    seed: int,
-    seen: bool,
-    cut: int,
-) -> None:
+def test_logits_of_a_step(fused, requests, seed, seen, cut):
     """Some rows are adjusted; the last tokens may be known to the device alone; a step may be sampled in two
     parts. What the model gave is left as it is. `fused`: Triton's kernels, in its interpreter."""
     if fused:

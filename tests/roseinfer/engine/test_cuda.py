@@ -221,15 +221,11 @@ def choose_runner(config: Any, model: Any, pool: Any, dtype: Any, limits: Any, g
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_answers_are_those_of_the_plain_runner(
-    folder: Path, settings: dict[str, Any], engine_of: Callable[..., Engine]
-) -> None:
+def test_answers_are_those_of_the_plain_runner(folder, settings, engine_of):
     assert answers(engine_of(folder, settings)) == plain_answers(folder)
 
 
-def test_every_graph_runs(
-    folder: Path, engine_of: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_graph_runs(folder, engine_of, monkeypatch):
     """Also those of sizes that no step above has; here of no request, so that what they give is undefined."""
     cuda_runner = runner_of(engine_of(folder, SETTINGS[1]))
     launch, launches = GridExecutor.__call__, Counter[str]()
@@ -249,9 +245,7 @@ def test_every_graph_runs(
             assert launches["_rotate"] == 1
 
 
-def test_steps_with_longer_contexts_have_graphs_of_their_own(
-    folder: Path, engine_of: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_steps_with_longer_contexts_have_graphs_of_their_own(folder, engine_of, monkeypatch):
     """The mean of the requests' tokens chooses the graph."""
     launched: list[tuple[int, float]] = []
 
@@ -269,9 +263,7 @@ def test_steps_with_longer_contexts_have_graphs_of_their_own(
     assert all(context == max(c for c in (0, 9, 12) if c <= mean) for context, mean in launched)
 
 
-def test_prompts_and_decoding_one_after_the_other_in_a_step(
-    engine_of: Callable[..., Engine], tmp_path: Path
-) -> None:
+def test_prompts_and_decoding_one_after_the_other_in_a_step(engine_of, tmp_path):
     """GPT-2 takes them so: the prompts' logits are used before they are lost."""
     folder = make_gpt2(tmp_path, layers=1, width=32, heads=2, vocab=203)
     settings = {"mixed_steps": True}
@@ -394,12 +386,7 @@ class ThreadGroup:
 
 
 @pytest.mark.parametrize("settings", [SETTINGS[0], SETTINGS[2]], ids=str)
-def test_two_ranks_give_the_answers_of_one(
-    folder: Path,
-    settings: dict[str, Any],
-    engine_of: Callable[..., Engine],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_two_ranks_give_the_answers_of_one(folder, settings, engine_of, monkeypatch):
     expected, meeting = plain_answers(folder), Meeting()
     groups: list[ThreadGroup] = []
 
@@ -428,9 +415,7 @@ def test_two_ranks_give_the_answers_of_one(
     assert groups[0].failure is None
 
 
-def test_layers_in_8_bit_floats_on_ranks_are_those_of_one_process(
-    folder: Path, engine_of: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_layers_in_8_bit_floats_on_ranks_are_those_of_one_process(folder, engine_of, monkeypatch):
     """On one rank, whose part of a sum is all of it."""
     settings: dict[str, Any] = {"mixed_steps": False, "quantization": "fp8"}
     exact = plain_answers(folder)

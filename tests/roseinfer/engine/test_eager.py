@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -53,9 +52,7 @@ def answers(folder: Path) -> list[tuple[list[int], list[int]]]:
     ],
     ids=["kernels", "plain", "chunked", "preempting"],
 )
-def test_greedy_tokens_equal_transformers(
-    folder: Path, answers: list[tuple[list[int], list[int]]], settings: dict[str, Any]
-) -> None:
+def test_greedy_tokens_equal_transformers(folder, answers, settings):
     engine, rng = Engine(config_of(folder, **settings)), np.random.default_rng(1)
     counts = rng.integers(1, NEW_TOKENS + 1, len(answers)).tolist()  # so that batches shrink and grow
     requests = [

@@ -22,15 +22,7 @@ from roseinfer.engine import profiler
 from roseinfer.engine.process import serve, share_cores
 from roseinfer.ipc.engine_channel import EngineChannels
 from roseinfer.ipc.framing import FrameReader, frame
-from roseinfer.ipc.messages import (
-    Discard,
-    Done,
-    Failed,
-    Record,
-    Recorded,
-    StartProfile,
-    StopProfile,
-)
+from roseinfer.ipc.messages import Discard, Done, Failed, Record, Recorded, StartProfile, StopProfile
 
 pytestmark = pytest.mark.integration
 
@@ -156,9 +148,7 @@ CPU = EngineConfig(model="m", device="cpu")
         (8, replace(CPU, threads=1), {REPLICAS: "3"}, 1),
     ],
 )
-def test_a_server_leaves_a_core(
-    monkeypatch: pytest.MonkeyPatch, cores: int, config: EngineConfig, environment: Any, threads: int | None
-) -> None:
+def test_a_server_leaves_a_core(monkeypatch, cores, config, environment, threads):
     """Replicas share the cores, or --threads. OMP_NUM_THREADS wins; on a GPU the choice is PyTorch's."""
     monkeypatch.setattr(torch, "get_num_threads", lambda: cores)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -46,9 +46,7 @@ SMALL, LARGE = 10**9, 16 * 10**9
         (EngineConfig(decode_first=False), GPU, LARGE, prefill_first),
     ],
 )
-def test_what_shares_a_step(
-    config: EngineConfig, device: torch.device, weights: int, composition: object
-) -> None:
+def test_what_shares_a_step(config, device, weights, composition):
     resolved = resolve_policies(config, device, weights).composition
     assert resolved is composition or type(resolved) is composition
 
@@ -73,9 +71,7 @@ def test_answers_of_one_client_take_turns_on_a_cpu() -> None:
         (EngineConfig(chunked_prefill_size=512), SMALL, 512, MixedSteps()),
     ],
 )
-def test_parts_of_prompts_and_graphs(
-    config: EngineConfig, weights: int, chunk: int | None, mixed: MixedSteps
-) -> None:
+def test_parts_of_prompts_and_graphs(config, weights, chunk, mixed):
     policies = resolve_policies(config, GPU, weights)
     assert chunk_size(config, policies) == chunk
     assert captured_steps(policies, config.max_active_requests) == mixed

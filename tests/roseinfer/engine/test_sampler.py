@@ -59,9 +59,7 @@ ROW = st.tuples(
 
 
 @given(rows=st.lists(ROW, min_size=1, max_size=8), seed=st.integers(0, 99), dtype=st.booleans())
-def test_only_allowed_tokens_and_each_row_alone(
-    rows: list[tuple[float, int, float, int]], seed: int, dtype: bool
-) -> None:
+def test_only_allowed_tokens_and_each_row_alone(rows, seed, dtype):
     """A row's token is one its own settings allow, and the same whatever else is in the batch."""
     logits = torch.randn(len(rows), VOCAB, generator=torch.Generator().manual_seed(seed)) * 4
     logits = logits.to(torch.bfloat16 if dtype else torch.float32)
@@ -137,9 +135,7 @@ def test_top_p_of_a_row_does_not_depend_on_others() -> None:
     top_k=st.sampled_from([0, 1, 2, 77, 998, 1000, 2000]),
     top_p=st.sampled_from([1e-9, 0.1, 0.5, 0.9, 0.999999, 1.0]),
 )
-def test_selection_keeps_what_sorting_keeps(
-    seed: int, spread: float, levels: int, top_k: int, top_p: float
-) -> None:
+def test_selection_keeps_what_sorting_keeps(seed, spread, levels, top_k, top_p):
     """Also of equal and of nearly equal probabilities."""
     logits = torch.randint(levels, (1000,), generator=torch.Generator().manual_seed(seed)) * spread / levels
     probabilities = torch.softmax(logits, -1)

@@ -28,9 +28,7 @@ steps = st.lists(
 
 @examples
 @given(steps, st.booleans())
-def test_every_step_takes_its_own_arrays(
-    steps: list[tuple[list[tuple[int, int]], bool]], pinned: bool
-) -> None:
+def test_every_step_takes_its_own_arrays(steps, pinned):
     """Also all lines of the block table that changed since the last step that took some."""
     lines = Lines(ROWS, WIDTH)
     box = Inbox(WORDS + lines.size, DEVICE, pinned=pinned and CUDA)

@@ -66,9 +66,7 @@ def pace_of(launches: list[float]) -> Pace:
 
 
 @given(rows, st.integers(0, 300), st.lists(durations, max_size=40), st.lists(durations, max_size=40))
-def test_the_wait_leaves_time_for_the_launch(
-    prompts: int, decodes: int, steps: list[float], launches: list[float]
-) -> None:
+def test_the_wait_leaves_time_for_the_launch(prompts, decodes, steps, launches):
     pace = pace_of(launches)
     for seconds in steps:
         pace.ended(batch(prompts, decodes), seconds)
@@ -82,9 +80,7 @@ def test_the_wait_leaves_time_for_the_launch(
 
 
 @given(st.lists(st.tuples(rows, st.integers(0, 300), durations), min_size=3, max_size=30), rows, rows)
-def test_more_rows_never_wait_for_less(
-    steps: list[tuple[int, int, float]], more_prompts: int, more_decodes: int
-) -> None:
+def test_more_rows_never_wait_for_less(steps, more_prompts, more_decodes):
     pace = pace_of([1e-4] * FEWEST)
     for prompts, decodes, seconds in steps:
         pace.ended(batch(prompts, decodes), seconds)

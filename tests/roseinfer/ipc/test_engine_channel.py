@@ -105,11 +105,7 @@ def test_a_front_end_that_does_not_read_ends_the_engine_at_last() -> None:
     """Messages to it are kept up to the limit, and arrive whole once it reads."""
     (first, at_first), (second, at_second) = socket.socketpair(), socket.socketpair()
     with first, second, at_first, at_second:
-        channels = EngineChannels(
-            [at_first, at_second],
-            max_backlog=2_000_000,
-            patience_s=0.01,
-        )
+        channels = EngineChannels([at_first, at_second], max_backlog=2_000_000, patience_s=0.01)
         message = Tokens(b"x" * 100_000, b"", ())
         for _ in range(15):
             channels.send(1, message)

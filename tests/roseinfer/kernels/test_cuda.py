@@ -71,9 +71,7 @@ def test_ring_buffers_need_the_shared_memory_of_an_h100(gpu: torch.device, early
 
 
 @pytest.mark.parametrize(("gpu", "runs"), [(H100, True), (B200, False), (A100, False)], indirect=["gpu"])
-def test_flash_attention_3_is_for_compute_capability_9(
-    gpu: torch.device, runs: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flash_attention_3_is_for_compute_capability_9(gpu, runs, monkeypatch):
     monkeypatch.setattr(prefill_backends, "find_spec", lambda name: True)
     monkeypatch.setattr(prefill_backends, "flash3_loads", lambda: True)
     monkeypatch.setattr(prefill_backends, "FlashAttention3", object)

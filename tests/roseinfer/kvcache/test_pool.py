@@ -65,9 +65,7 @@ def cases(folder: Path) -> list[tuple[list[int], list[int], torch.Tensor]]:
     ],
     ids=["kernels", "plain", "chunked", "preempting"],
 )
-def test_answers_are_those_of_a_model_with_rounded_keys_and_values(
-    folder: Path, cases: list[tuple[list[int], list[int], torch.Tensor]], settings: dict[str, Any]
-) -> None:
+def test_answers_are_those_of_a_model_with_rounded_keys_and_values(folder, cases, settings):
     llm = LLM(config_of(folder, kv_cache_dtype="fp8", **({"prefix_cache": False} | settings)))
     prompts = [prompt for prompt, _, _ in cases]
     for _ in range(2):  # the second time whole prompts may be in the cache
@@ -82,9 +80,7 @@ def test_answers_are_those_of_a_model_with_rounded_keys_and_values(
     assert (llm.engine.preemptions > 0) == ("kv_tokens" in settings)
 
 
-def test_a_cache_that_rounds_changes_answers(
-    folder: Path, cases: list[tuple[list[int], list[int], torch.Tensor]]
-) -> None:
+def test_a_cache_that_rounds_changes_answers(folder, cases):
     """The comparison above would show it if keys and values were not rounded."""
     llm = LLM(config_of(folder))
     answers = llm.generate([prompt for prompt, _, _ in cases], SamplingParams(NEW, ignore_eos=True))
@@ -132,9 +128,7 @@ def test_blocks_are_copied_byte_by_byte() -> None:
     assert torch.equal(after[4:12], before[:8]) and torch.equal(after[:4], before[:4])
 
 
-def test_what_is_cached_is_said(
-    gpt2_folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_cached_is_said(gpt2_folder, caplog, monkeypatch):
     """The same memory has room for four times as many tokens as in float32."""
     monkeypatch.setattr("roseinfer.engine.cache_size.KV_MEMORY_SHARE", {"cpu": 1e-4})
     limits = {"kv_tokens": None, "max_model_len": 16, "max_active_requests": 10_000}

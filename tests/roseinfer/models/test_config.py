@@ -40,9 +40,7 @@ LLAMA: dict[str, Any] = {
         ({"eos_token_id": [9, -1]}, {"eos_token_id": -1}, (9,)),
     ],
 )
-def test_ends_of_text(
-    tmp_path: Path, own: dict[str, object], generation: dict[str, object], ends: tuple[int, ...]
-) -> None:
+def test_ends_of_text(tmp_path, own, generation, ends):
     """Tokens of both files; GPT-2's where neither names one."""
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"} | own))
     (tmp_path / "generation_config.json").write_text(json.dumps(generation))
@@ -153,9 +151,7 @@ def test_scores_depend_on_distance_alone() -> None:
 
 @pytest.mark.parametrize("parameters", [{}, {"rope_theta": 5e5}, {"rope_type": "linear", "factor": 2.0}])
 @pytest.mark.parametrize("scaling", [None, {"type": "linear", "factor": 4.0}, {"rope_theta": 3e4}])
-def test_frequencies_are_those_of_transformers(
-    parameters: dict[str, object], scaling: dict[str, object] | None
-) -> None:
+def test_frequencies_are_those_of_transformers(parameters, scaling):
     """Also with a config that has both dicts."""
     raw = LLAMA | {"rope_parameters": {"rope_type": "default"} | parameters, "rope_scaling": scaling}
     peer = LlamaRotaryEmbedding(transformers.LlamaConfig.from_dict(json.loads(json.dumps(raw))))

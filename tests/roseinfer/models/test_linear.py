@@ -141,13 +141,7 @@ def test_a_product_in_float32(case: Case) -> None:
         (False, torch.float16, True, Linear),
     ],
 )
-def test_which_layer_a_cpu_has(
-    monkeypatch: pytest.MonkeyPatch,
-    has_bf16: bool,
-    dtype: torch.dtype,
-    packed: bool,
-    expected: type[Linear],
-) -> None:
+def test_which_layer_a_cpu_has(monkeypatch, has_bf16, dtype, packed, expected):
     monkeypatch.setattr(OneDnnLinear, "supports", staticmethod(lambda *_: has_bf16))
     assert linear_kind(SHAPE, CPU, dtype, packed=packed, kernel=False) is expected
 

@@ -14,14 +14,7 @@ from roseinfer.attention.cpu_paged import CpuPagedAttention
 from roseinfer.engine.core import Engine
 from roseinfer.models.llama_cpu import MOST_ROWS, CpuLlama, Step
 from roseinfer.request.params import SamplingParams
-from tests.roseinfer.conftest import (
-    Generated,
-    config_of,
-    generate,
-    needs_bf16_products,
-    on_models,
-    runner_of,
-)
+from tests.roseinfer.conftest import Generated, config_of, generate, needs_bf16_products, on_models, runner_of
 
 pytestmark = on_models(["llama", "qwen3"])
 
@@ -93,9 +86,7 @@ def test_steps_of_many_rows_run_operator_by_operator(folder: Path, prepared: lis
 
 
 @pytest.mark.parametrize("settings", [{"dtype": "fp32"}, {"cpu_kernels": False}, {"cpu_linear": False}])
-def test_without_the_kernels_nothing_is_prepared(
-    folder: Path, prepared: list[int], settings: dict[str, Any]
-) -> None:
+def test_without_the_kernels_nothing_is_prepared(folder, prepared, settings):
     answers(engine_of(folder, **settings), 4)
     assert not prepared
 

@@ -71,14 +71,7 @@ def answers(folder: Path) -> tuple[list[int], list[int]]:
 @pytest.mark.parametrize(
     ("tied", "says_tied", "warns"), [(False, True, True), (False, False, False), (True, True, False)]
 )
-def test_answers_are_those_of_transformers(
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    family: str,
-    tied: bool,
-    says_tied: bool,
-    warns: bool,
-) -> None:
+def test_answers_are_those_of_transformers(tmp_path, caplog, family, tied, says_tied, warns):
     answer, expected = answers(save(tmp_path, family, tied=tied, says_tied=says_tied))
     assert answer == expected
     assert ("lm_head.weight differs" in caplog.text) == warns
@@ -86,9 +79,7 @@ def test_answers_are_those_of_transformers(
 
 @pytest.mark.parametrize("family", TABLES)
 @pytest.mark.parametrize("both", [False, True])
-def test_a_tied_head_that_is_stored(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, family: str, both: bool
-) -> None:
+def test_a_tied_head_that_is_stored(tmp_path, caplog, family, both):
     """Beside an equal table, or instead of it."""
     file = save(tmp_path, family, tied=True, says_tied=True) / "model.safetensors"
     stored = load_file(file)

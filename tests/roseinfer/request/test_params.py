@@ -74,8 +74,7 @@ def test_a_prompt_that_is_no_list(prompt: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "params",
-    [{"stop_token_ids": (1.5,)}, {"logit_bias": ((1.5, 2.0),)}, {"logit_bias": (("1", 2.0),)}],
+    "params", [{"stop_token_ids": (1.5,)}, {"logit_bias": ((1.5, 2.0),)}, {"logit_bias": (("1", 2.0),)}]
 )
 def test_named_tokens_that_are_no_ids(params: dict[str, Any]) -> None:
     with pytest.raises(RequestError, match="token ids must be whole numbers from 0 to 5002"):

@@ -113,9 +113,7 @@ def test_decoding_requests_take_turns() -> None:
     rows=st.integers(2, 8),
     overlap=st.booleans(),
 )
-def test_decoding_continues_whatever_arrives(
-    short: list[tuple[int, int]], prompts: int, rows: int, overlap: bool
-) -> None:
+def test_decoding_continues_whatever_arrives(short, prompts, rows, overlap):
     """Prompts are computed step after step, as their answers are too short to fill the rows."""
     jobs = [Job(0, 0, 4, 20, 0, True, 0, None)]
     jobs += [
@@ -271,9 +269,7 @@ FILL = FillUp(((47, 8192), (64, 768), (256, 2048)))
         (TakeAlong(16, 1024), 0, 8, (None, False), 8),
     ],
 )  # fmt: skip
-def test_rows_that_prompts_and_decoding_share(
-    how: Composition, waiting: int, decoding: int, budget: tuple[int | None, bool], rows: int
-) -> None:
+def test_rows_that_prompts_and_decoding_share(how, waiting, decoding, budget, rows):
     assert budgets_of(how, waiting, decoding) == ([budget], rows)
 
 

@@ -17,17 +17,7 @@ import numpy as np
 
 from roseinfer.info import EngineInfo
 from roseinfer.ipc.engine_channel import EngineChannels
-from roseinfer.ipc.messages import (
-    OWNER_SHIFT,
-    CheckBlocks,
-    Discard,
-    Done,
-    Load,
-    Query,
-    Ready,
-    Submit,
-    Tokens,
-)
+from roseinfer.ipc.messages import OWNER_SHIFT, CheckBlocks, Discard, Done, Load, Query, Ready, Submit, Tokens
 from roseinfer.modules import leave_signals_to_parent
 from roseinfer.request.params import Finished, FinishReason
 

@@ -341,9 +341,7 @@ def engine(text_model: Any) -> Engine:
 @pytest.mark.parametrize(
     ("requests", "choices", "tokens"), [(60, 128, 800), (1500, 1, 800), (3000, 4, 2)], ids=str
 )
-def test_a_strangers_token_comes_within_five_steps(
-    engine: Engine, requests: int, choices: int, tokens: int, leaves: bool
-) -> None:
+def test_a_strangers_token_comes_within_five_steps(engine, requests, choices, tokens, leaves):
     """Whatever another client has submitted just before, or withdrawn."""
 
     async def test() -> int:

@@ -61,9 +61,7 @@ def test_truncation_and_padding_of_a_training_do_not_reach_prompts(tmp_path: Pat
         ),
     ],
 )  # fmt: skip
-def test_the_pieces_of_a_prompt_are_as_it_was_sent(
-    tmp_path: Path, kind: Any, text: str, wanted: list[str]
-) -> None:
+def test_the_pieces_of_a_prompt_are_as_it_was_sent(tmp_path, kind, text, wanted):
     """Also where a tokenizer normalizes, adds and trims; the bytes of é are two tokens."""
     vocabulary = {"<s>": 0} | {character: 1 + i for i, character in enumerate("abĠÃ©ABeÌģ")}
     vocabulary |= {"Ġa": 20, "Ġb": 21}
@@ -132,9 +130,7 @@ def flags(content: str, **changed: bool) -> dict[str, Any]:
         ),
     ],
 )  # fmt: skip
-def test_tokens_that_only_the_configuration_names(
-    tokenizer: Tokenizer, tmp_path: Path, config: dict[str, Any], special_map: dict[str, Any]
-) -> None:
+def test_tokens_that_only_the_configuration_names(tokenizer, tmp_path, config, special_map):
     """They are added like transformers adds them."""
     tokenizer.library.save(str(tmp_path / "tokenizer.json"))
     kind = {"tokenizer_class": "PreTrainedTokenizerFast"}
@@ -229,9 +225,7 @@ class Counting(Tokenizer):
 
 
 @given(text=st.text(), times=st.integers(1, 200), most=st.integers(1, 100))
-def test_a_text_within_a_limit_is_encoded_and_no_other(
-    tokenizer: Tokenizer, text: str, times: int, most: int
-) -> None:
+def test_a_text_within_a_limit_is_encoded_and_no_other(tokenizer, text, times, most):
     ids = tokenizer.encode(text * times)
     within = tokenizer.encode_within(most, text * times)
     assert len(ids) > most if within is None else (within == ids).all()
@@ -306,9 +300,7 @@ BOTH_KINDS = pytest.mark.parametrize(
 @BOTH_KINDS
 @example(prompt=[5 + 0xC3, 5 + 0x82], ids=[1])
 @given(prompt=PIECE_IDS, ids=PIECE_IDS)
-def test_an_answer_continues_its_prompt(
-    steps: list[decoders.Decoder], prompt: list[int], ids: list[int]
-) -> None:
+def test_an_answer_continues_its_prompt(steps, prompt, ids):
     """The texts of both joined are the text of all tokens, with the space between two words."""
     fast = sentencepiece(*steps)
     tokenizer = Tokenizer(fast)
@@ -323,9 +315,7 @@ def test_an_answer_continues_its_prompt(
 @given(
     text=st.text("A\u00e9\u20ac\U0001f600", max_size=4), end=st.sampled_from(["", " Hello"]), data=st.data()
 )
-def test_a_prompt_that_ends_within_a_character(
-    steps: list[decoders.Decoder], text: str, end: str, data: st.DataObject
-) -> None:
+def test_a_prompt_that_ends_within_a_character(steps, text, end, data):
     """The answer has the whole character if it completes it, and nothing of it otherwise."""
     tokenizer, raw = Tokenizer(sentencepiece(*steps)), text.encode()
     cut = data.draw(st.integers(0, len(raw)))

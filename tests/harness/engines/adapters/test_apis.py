@@ -29,9 +29,7 @@ def whole(tmp_path: Path) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("several", [True, False])
-def test_an_answer_that_ends_early_is_as_long_as_it_is(
-    tmp_path: Path, whole: list[list[int]], several: bool
-) -> None:
+def test_an_answer_that_ends_early_is_as_long_as_it_is(tmp_path, whole, several):
     end = next(token for token in whole[0][1:] if token not in whole[1])
     unused = next(token for token in range(64) if token not in whole[0] + whole[1])
     engine = made(tmp_path / "ends", eos_token_id=[unused, end] if several else end)

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -18,9 +17,7 @@ from harness.engines.process.tree import Guarded
 pytestmark = pytest.mark.integration
 
 
-def test_an_engine_starts_where_the_kernel_refuses_its_niceness(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_engine_starts_where_the_kernel_refuses_its_niceness(tmp_path, monkeypatch):
     """As the kernel does for users who are not root and start two sessions within 100 ms."""
     monkeypatch.setattr(guard, "AUTOGROUP", tmp_path)  # a folder cannot be written to
     asks = [sys.executable, "-c", "import os; print(os.nice(0))"]
@@ -30,9 +27,7 @@ def test_an_engine_starts_where_the_kernel_refuses_its_niceness(
     assert int((tmp_path / "log").read_text()) == min(niceness + 7, 19)
 
 
-def test_an_engine_gives_way_and_does_not_inherit_that_the_guard_ignores_interrupts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_gives_way_and_does_not_inherit_that_the_guard_ignores_interrupts(tmp_path, monkeypatch):
     """With SIGINT ignored it would be killed at the end of its grace period."""
     monkeypatch.setattr(Guarded, "_sweep", lambda tree: pytest.fail("the guard has reported the survivors"))
     asks = "import os, signal as s; print(s.getsignal(s.SIGINT) is s.default_int_handler, os.nice(0))"
@@ -55,9 +50,7 @@ def test_a_guard_that_did_not_run_for_a_while_ends_what_is_left(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("blocked", [signal.SIGINT, signal.SIGTERM])
-def test_an_engine_that_is_started_while_a_signal_is_blocked_ends_politely(
-    tmp_path: Path, blocked: signal.Signals
-) -> None:
+def test_an_engine_that_is_started_while_a_signal_is_blocked_ends_politely(tmp_path, blocked):
     """As by a thread of Ray: an engine that inherited the mask would be killed at the end of its grace."""
     waits = (
         "import signal as s, sys\n"

@@ -143,9 +143,7 @@ def test_the_context_of_a_model_that_is_not_listed_is_not_known(address: str):
     assert reported_context(settings.model_copy(update={"max_model_len": 9}), {"openai": server}) is None
 
 
-def test_the_key_is_sent_and_neither_written_down_nor_repeated(
-    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_key_is_sent_and_neither_written_down_nor_repeated(address, tmp_path, monkeypatch):
     monkeypatch.setenv("SOME_KEY", KEY)
     with OpenAI(Address(f"{address}/proxy", api_key_env="SOME_KEY")).open(SETTINGS, tmp_path) as server:
         assert server.target.path == "/proxy/v1/completions"
@@ -193,9 +191,7 @@ def test_a_server_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("tls", [False, True])
-def test_a_server_that_speaks_only_http_2_needs_a_proxy(
-    tls: bool, make_certificate: Callable[[str], Path]
-) -> None:
+def test_a_server_that_speaks_only_http_2_needs_a_proxy(tls, make_certificate):
     """The first bytes of its answer are a frame of settings."""
     certificate = make_certificate("localhost")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

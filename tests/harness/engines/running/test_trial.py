@@ -66,18 +66,14 @@ def with_template(tmp_path: Path) -> Path:
         (["return_token_ids", "prompt", "seed"], {"return_token_ids", "seed"}, True, True),
     ],
 )
-def test_no_more_is_left_out_than_is_refused(
-    adapt: Any, refused: list[str], left_out: set[str], fixed: bool, text: bool, named: bool
-) -> None:
+def test_no_more_is_left_out_than_is_refused(adapt, refused, left_out, fixed, text, named):
     """Whether the server's message names the field or not."""
     accepted = adapt({}, refuses=refused, names_field=named)
     assert (accepted.left_out, accepted.ignore_eos, accepted.text) == (left_out, fixed, text)
 
 
 @pytest.mark.parametrize("status", [429, 500])
-def test_a_request_that_fails_once_says_nothing_of_its_fields(
-    start_mock: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
-) -> None:
+def test_a_request_that_fails_once_says_nothing_of_its_fields(start_mock, tmp_path, monkeypatch, status):
     monkeypatch.setattr("harness.engines.running.trial.PAUSES_S", (0.0,))
     script = tmp_path / "script.json"
     script.write_text(json.dumps([{"status": status}, *[{}] * 20]))

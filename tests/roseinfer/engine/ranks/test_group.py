@@ -223,9 +223,7 @@ def test_a_wait_for_a_gpu_ends(gpt2_folder: Path, fault: Callable[[psutil.Proces
 
 
 @pytest.mark.parametrize("received", [False, True])
-def test_a_rank_that_ends_before_it_is_connected(
-    gpt2_folder: Path, monkeypatch: pytest.MonkeyPatch, received: bool
-) -> None:
+def test_a_rank_that_ends_before_it_is_connected(gpt2_folder, monkeypatch, received):
     """It has loaded, and ends before it is sent what it is to do next, or before it has read that."""
     send = socket.send_fds
 
@@ -245,9 +243,7 @@ def test_a_rank_that_ends_before_it_is_connected(
         pass
 
 
-def test_a_rank_that_hangs_while_it_loads(
-    gpt2_folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_rank_that_hangs_while_it_loads(gpt2_folder, monkeypatch, caplog):
     for name, value in {"LOAD_S": 1.2, "LOAD_TIMES": 0, "END_S": 0}.items():
         monkeypatch.setattr(f"roseinfer.engine.ranks.group.{name}", value)
 
@@ -272,9 +268,7 @@ def test_a_rank_that_hangs_while_it_loads(
         ({"batch_invariant": True, "dtype": "bf16"}, "works without --batch-invariant"),
     ],
 )
-def test_what_cannot_work(
-    gpt2_folder: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], why: str
-) -> None:
+def test_what_cannot_work(gpt2_folder, monkeypatch, settings, why):
     """It is refused before a rank starts."""
     monkeypatch.setattr(RankGroup, "__init__", None)
     with pytest.raises(ConfigError, match=why), opened(gpt2_folder, **settings):

@@ -38,9 +38,7 @@ def test_a_broken_compiler_is_asked_once_and_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["CXX", "ROSEINFER_CACHE"])
-def test_a_compiler_or_cache_that_cannot_be_is_named(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compiler_or_cache_that_cannot_be_is_named(name, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     settings = {"ROSEINFER_CACHE": str(tmp_path / "cache"), name: str(tmp_path / "file" / "below")}
     for variable, value in settings.items():

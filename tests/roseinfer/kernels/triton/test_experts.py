@@ -17,9 +17,7 @@ from tests.roseinfer.kernels.triton.conftest import DEVICE, close, draw, seeds
 @given(
     seeds, st.integers(1, 80), st.sampled_from([(5, 2), (16, 16), (33, 4)]), st.booleans(), st.integers(1, 2)
 )
-def test_pairs_are_in_the_order_of_the_experts(
-    seed: int, rows: int, sizes: tuple[int, int], normalized: bool, parts: int
-) -> None:
+def test_pairs_are_in_the_order_of_the_experts(seed, rows, sizes, normalized, parts):
     """Each program has pairs of one expert, and all programs together have every pair once."""
     (experts, top_k), height = sizes, 4
     logits = draw(seed, parts, rows, experts) * 3

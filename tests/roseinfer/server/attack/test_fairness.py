@@ -11,7 +11,6 @@ import random
 import shutil
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -166,9 +165,7 @@ class Observed:
 
 
 @pytest.mark.parametrize("make", [many_choices, sampled_choices, large_completion, chat])
-def test_floods_of_a_client(
-    serve: Any, text_model: Any, tmp_path: Path, tried: Callable[..., None], make: Callable[[Draw], bytes]
-) -> None:
+def test_floods_of_a_client(serve, text_model, tmp_path, tried, make):
     """Floods of one client in 4 ways: another's first token comes at most 5 steps later."""
     folder = shutil.copytree(text_model.folder, tmp_path / "chat")
     (folder / "chat_template.jinja").write_text(TEMPLATE)

@@ -45,9 +45,7 @@ async def test_an_answer_that_is_there_needs_no_other_turn(served: Server) -> No
 
 
 @in_process
-async def test_a_turn_that_begins_too_late_takes_a_piece(
-    served: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_turn_that_begins_too_late_takes_a_piece(served, monkeypatch):
     """This happens when the kernel gives the processor to others in between."""
     client, connection = await served.connect()
     seconds = count(time.monotonic())
@@ -96,9 +94,7 @@ async def test_a_client_that_asks_for_its_body_hears_of_it_after_the_answer_befo
     ends_within=st.booleans(),
 )
 @in_process
-async def test_joined_pieces_are_the_same_bytes(
-    served: Server, groups: list[list[bytes]], first: bytes, last: list[bytes], ends_within: bool
-) -> None:
+async def test_joined_pieces_are_the_same_bytes(served, groups, first, last, ends_within):
     """A group leaves in one write at its end, the stream's end with the group that it is in."""
     _, connection = await served.connect()
     connection.receive(GET % b"stream")

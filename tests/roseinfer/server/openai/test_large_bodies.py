@@ -54,9 +54,7 @@ def reader(folder: Path) -> Iterator[LargeBodies]:
 
 
 @in_loop
-async def test_an_unexpected_error_does_not_end_the_process(
-    text_model: Any, integration: None, tmp_path: Path
-) -> None:
+async def test_an_unexpected_error_does_not_end_the_process(text_model, integration, tmp_path):
     """Here it is the template's, for a text where it wants an object."""
     folder = shutil.copytree(text_model.folder, tmp_path / "model")
     (folder / "chat_template.jinja").write_text("{{ messages[0].content | dictsort }}")

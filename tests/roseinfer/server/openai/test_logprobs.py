@@ -250,9 +250,7 @@ def test_a_cache_for_one_request(serve: Any, serving: Any) -> None:
     a_prompt_that_fills_the_context(server, serving, 40)
 
 
-def test_a_prefix_cache_for_one_request_and_chunks(
-    serve: Any, serving: Any, text_model: Any, scored: list[Any]
-) -> None:
+def test_a_prefix_cache_for_one_request_and_chunks(serve, serving, text_model, scored):
     server = serve(
         "--max-model-len", "80", "--kv-tokens", "80", "--block-size", "8", "--prefix-cache",
         "--chunked-prefill-size", "24", "--prefill-max-tokens", "64",

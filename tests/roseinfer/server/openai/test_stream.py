@@ -112,9 +112,7 @@ def test_stream_interval(tokens: list[int], interval: int) -> None:
 
 
 @given(tokens=TOKENS, data=st.data())
-def test_what_comes_while_the_client_does_not_read_leaves_together(
-    tokens: list[int], data: st.DataObject
-) -> None:
+def test_what_comes_while_the_client_does_not_read_leaves_together(tokens, data):
     turns = data.draw(st.lists(st.booleans(), min_size=len(tokens) - 1, max_size=len(tokens) - 1))
     completion, connection = stream(1, True, False, "m")
     choice = completion.choices[0]

@@ -8,7 +8,6 @@ import json
 import re
 import signal
 import socket
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -219,9 +218,7 @@ STARVED = (starve, r"rank 1 of the engine has ended \(exit code 2\): not enough 
         pytest.param("cuda", *HUNG, id="cuda-hung", marks=TWO_GPUS),
     ],
 )
-def test_a_rank_lost(
-    serve: Any, tmp_path: Path, device: str, fault: Callable[[Any, psutil.Process], None], why: str
-) -> None:
+def test_a_rank_lost(serve, tmp_path, device, fault, why):
     """Unfinished answers end with an error. An engine that has lost one of its processes ends, says which and
     how, and leaves nothing: the memory of steps has no name and goes with the last process that has it."""
     folder = make_llama(tmp_path / "model", "qwen3") if device == "cuda" else None
