@@ -286,22 +286,15 @@ def test_sizes():
             install.read_size(text)
 
 
-def test_an_engine_runs_on_the_torch_of_another_bundle(tmp_path: Path, cache: Path):
+def test_an_engine_runs_on_the_torch_of_another_bundle(tmp_path, cache, monkeypatch):
     """The engine comes first on the path, then its own folders, then the torch that several share."""
+    monkeypatch.delenv("PYTHONPATH")  # with a torch for all
     source = b"__version__ = '9.9'\n"
     (torch_bundle := tmp_path / "t").mkdir()
     links, variables = {"beside": "pip"}, {"SKIPPED_CHECK": "it's"}
     member_of_torch = member("torch.py", size=len(source))
-    packed(
-        torch_bundle,
-        [member_of_torch],
-        source,
-        engine="torch",
-        version="9.9",
-        torch="",
-        links=links,
-        env=variables,
-    )
+    named = {"engine": "torch", "version": "9.9", "torch": ""}
+    packed(torch_bundle, [member_of_torch], source, links=links, env=variables, **named)
     (engine_bundle := tmp_path / "e").mkdir()
     packed(engine_bundle, [member("inside/sub.py")], torch="9.9", paths=["inside"])
     with pytest.raises(unpack.UnpackError, match="unpack the bundle of that torch first"):
