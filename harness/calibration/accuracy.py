@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise
+from itertools import accumulate, groupby, pairwise
 
+import msgspec
 import numpy as np
 
 from harness.calibration.mock_process import ask, mock_server
@@ -13,11 +14,13 @@ from harness.engines.placement import CpuSplit
 from harness.errors import BenchError
 from harness.loadgen.load_plan import LoadPlan, RawResponse
 from harness.loadgen.run_load import run_load
-from harness.mock_server.script import ServedRequest
+from harness.mock_server.script import Behaviour, ServedRequest, chunk_sizes
 from harness.records.request_record import read_request
 from harness.schema.machines import Spread, TimingError
 
 BEHAVIOUR: Mapping[str, object] = {"ttft_ms": 40.0, "itl_ms": 5.0, "empty_first": True}
+#: When a request was received, and the time and the tokens of each chunk.
+Written = tuple[float, list[tuple[float, int]]]
 UNPINNED = CpuSplit(None, None)
 
 
@@ -36,7 +39,7 @@ class Times:
         first, last = chunks[0][0], chunks[-1][0]
         self.ttft.append((first - begin) * 1e3)
         self.e2e.append((last - begin) * 1e3)
-        self.tpot.append((last - first) * 1e3 / max(1, sum(tokens for _, tokens in chunks) - 1))
+        self.tpot.append((last - first) * 1e3 / max(1, sum(tokens for _, tokens in chunks[1:])))
         self.itl += token_gaps(chunks)
 
 
@@ -95,20 +98,33 @@ def measure_accuracy(
         served_requests = mock.served_requests()
     accuracy = Accuracy(Times(), Times(), [], [])
     for response in result.responses:
-        _add(accuracy, response, served_requests[response.index], tokens)
+        _add(accuracy, response, _written(served_requests[response.index], behaviour, tokens), tokens)
     return accuracy
 
 
-def _add(accuracy: Accuracy, response: RawResponse, served: ServedRequest, tokens: int) -> None:
+def _written(served: ServedRequest, behaviour: Mapping[str, object], tokens: int) -> Written:
+    """Return when a request was received and its chunks were written: one write is one chunk; of chunks whose
+    tokens are written one by one, the last write, of the first chunk the first one."""
+    chunks = [
+        (t, sum(tokens for _, tokens in same))
+        for t, same in groupby(served.writes, key=lambda write: write[0])
+    ]
+    behaviour_asked = msgspec.convert(behaviour, Behaviour)
+    if behaviour_asked.split_writes:
+        sizes = chunk_sizes(behaviour_asked, tokens)
+        times = [t for t, k in served.writes for _ in range(k)]
+        chunks = [(times[end - 1], size) for end, size in zip(accumulate(sizes), sizes, strict=True)]
+        chunks[0] = (times[0], sizes[0])
+    return served.t_received, chunks
+
+
+def _add(accuracy: Accuracy, response: RawResponse, truth: Written, tokens: int) -> None:
     record = read_request(response, tokens)
     if record.error is not None or response.t_sent is None:
         raise BenchError(f"a request to the mock server failed: {record.error}: {record.error_detail}")
+    received, written = truth
     accuracy.measured.add(response.t_sent, record.chunks)
-    written = [
-        (t, sum(tokens for _, tokens in same))  # one write is one chunk
-        for t, same in groupby(served.writes, key=lambda write: write[0])
-    ]
-    accuracy.true.add(served.t_received, written)
+    accuracy.true.add(received, written)
     measured, true = token_gaps(record.chunks), token_gaps(written)
     both = min(len(measured), len(true))
     accuracy.itl_error.extend(

@@ -39,7 +39,7 @@ from harness.loadgen.live_answers import answer_texts
 from harness.loadgen.load_plan import ClientUsage, LoadPlan, LoadResult, Progress, WireRequest
 from harness.models.model_folder import resolve
 from harness.records.cell import Wanted, read_responses
-from harness.records.stream import TimeNames
+from harness.records.stream import StreamFields
 from harness.schema.machines import MachineLoad
 from harness.telemetry.cell_monitor import CellMonitor, CpuTime, processes_of
 from harness.telemetry.revision import source_hash
@@ -198,7 +198,7 @@ class Node:
         requests: range,
         expected: Mapping[int, Wanted],
         tokenizer: Tokenizer | None,
-        times: TimeNames,
+        fields: StreamFields,
         host: str,
         share: SharedFolder | None = None,
     ) -> tuple[bytes, bytes] | str:
@@ -212,7 +212,7 @@ class Node:
         first, last = (bisect_left(responses, end, key=number) for end in (requests.start, requests.stop))
         tokens_of = counter_of(tokenizer.folder) if tokenizer else None
         part = map(responses.__getitem__, range(first, last))
-        answers = read_responses(part, self._result.t0, expected, tokens_of, host, times)
+        answers = read_responses(part, self._result.t0, expected, tokens_of, host, fields)
         tables = packed(answers.requests), packed(answers.chunks)
         return tables if share is None else share.put(msgspec.msgpack.encode(tables))
 

@@ -234,9 +234,10 @@ def collected(
         texts |= sender.node.call("texts", reading.texts_of)
     for part in _parts(sum(sender.requests for sender in senders), reading.most_tokens):
         expected = ray.put({index: reading.expected[index] for index in part})
-        times = reading.response_times
         nodes = [sender.node for sender in senders]
-        calls = [node.begin("part", part, expected, tokenizer, times, node.name, share) for node in nodes]
+        calls = [
+            node.begin("part", part, expected, tokenizer, reading.fields, node.name, share) for node in nodes
+        ]
         replies = [node.result(call) for node, call in zip(nodes, calls, strict=True)]
         if share is not None:
             replies = [msgspec.msgpack.decode(share.take(name), type=tuple[bytes, bytes]) for name in replies]

@@ -17,7 +17,7 @@ from harness.errors import EngineError
 from harness.loadgen.host_load import ProgressCallback
 from harness.loadgen.load_plan import ClientUsage, LoadPlan
 from harness.records.cell import Answers, Wanted
-from harness.records.stream import TimeNames
+from harness.records.stream import OWN_FIELDS, StreamFields
 from harness.schema.machines import Calibration, Host, HostCell, MachineLoad
 from harness.schema.online_settings import OnlineSettings
 from harness.telemetry.gpu import Idle
@@ -31,14 +31,14 @@ class Reading:
 
     `expected` is by request; `tokenizer` the model's folder on this machine, to count tokens of text, None
     where it is unknown; `texts_of` the requests whose answers' texts are kept; `most_tokens` how long each
-    answer can be, by request; `response_times` the fields of a stream that may have each time.
+    answer can be, by request; `fields` the fields of a stream beyond OpenAI's own.
     """
 
     expected: Mapping[int, Wanted] | Sequence[Wanted]
     tokenizer: Path | None = None
     texts_of: Sequence[int] = ()
     most_tokens: Mapping[int, int] | Sequence[int] = ()
-    response_times: TimeNames = field(default_factory=dict)
+    fields: StreamFields = OWN_FIELDS
 
 
 @dataclass

@@ -55,7 +55,7 @@ class ThisTestbed(Testbed):
             result = load.run(monotonic() + start_delay_s, progress)
         tokens_of = counter_of(reading.tokenizer) if reading.tokenizer else None
         answers = read_responses(
-            result.responses, result.t0, reading.expected, tokens_of, times=reading.response_times
+            result.responses, result.t0, reading.expected, tokens_of, fields=reading.fields
         )
         answers.texts = answer_texts(result.responses, reading.texts_of)
         return SentLoad(answers, result.usage)

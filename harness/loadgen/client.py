@@ -102,7 +102,7 @@ class Client:
     def retry(self, connection: Connection, response: RawResponse) -> None:
         """A reused connection broke before the first byte of the response: send the request again."""
         self._active.discard(connection)
-        response.t_sent = None
+        response.resent += 1
         self._open(response)
 
     def dropped(self, connection: Connection) -> None:
@@ -131,6 +131,8 @@ class Client:
             if failure is None:
                 self._idle.appendleft(connection)
         elif failure is None:
+            if response.t_sent is None:
+                response.connecting_s = monotonic() - begun
             self._send(connection, response, fresh=True)
         else:
             kind: ErrorKind = "connect"

@@ -81,7 +81,7 @@ class Connection(ABC):
         self._served += 1
         # Stamped before, not after: the write wakes the server, which may take this very core at once.
         self._since = self.last_event = monotonic()
-        if self.write(request):
+        if self.write(request) and response.t_sent is None:
             response.t_sent = self._since
 
     def written(self) -> None:

@@ -81,7 +81,9 @@ class LoadPlan(msgspec.Struct, frozen=True):
 class RawResponse(msgspec.Struct, array_like=True):
     """Record of one request. Times are CLOCK_MONOTONIC seconds; `segments` are reads from the socket,
     the response head included, each with the time at which it arrived. `late_s` is by how much `t_sched` is
-    after the request's own time, because the response before it had not ended; None where there is none."""
+    after the request's own time, because the response before it had not ended; None where there is none.
+    `connecting_s` is how long the connection took that was opened for it, None where one was there. `resent`
+    is how often it was sent again, on a new connection; `t_sent` is of the first time."""
 
     index: int
     t_sched: float
@@ -93,6 +95,8 @@ class RawResponse(msgspec.Struct, array_like=True):
     reused: bool = False
     client: int = 0
     late_s: float | None = None
+    connecting_s: float | None = None
+    resent: int = 0
 
 
 class ClientUsage(msgspec.Struct, array_like=True):

@@ -131,8 +131,15 @@ class RequestTimes:
 
     @cached_property
     def steps(self) -> Floats:
-        tokens = self.tokens
-        return np.where((tokens >= 2) & (self.last > self.first), tokens - 1, np.nan)
+        after_first = np.bincount(self.gaps.request, self.gaps.tokens, len(self.requests))
+        return np.where((after_first > 0) & (self.last > self.first), after_first, np.nan)
+
+    @property
+    def connecting(self) -> Floats:
+        waits: Floats = np.zeros(len(self.requests))
+        if "connecting_s" in self.requests:
+            waits += np.nan_to_num(self.requests["connecting_s"].to_numpy(np.float64))
+        return waits
 
     @property
     def gap_ms(self) -> Floats:

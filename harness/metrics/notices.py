@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from harness.metrics.definitions import succeeded
+from harness.metrics.definitions import prompt_tokens, run_starts, succeeded
 from harness.metrics.rates import Machines
 from harness.metrics.samples import Group, in_flight, waiting
 from harness.metrics.stability import (
@@ -23,10 +23,11 @@ from harness.metrics.stability import (
     growing,
     repeats_disagree,
 )
-from harness.metrics.validity import few_rounds, one_late, too_brief
+from harness.metrics.validity import few_rounds, lag_limit_ms, one_late, too_brief
 from harness.schema.facts import Fact, Scope, Value
 from harness.schema.load import Batch, ClosedLoop, Load, Ramp, RequestRate, from_light_to_heavy
 from harness.schema.machines import MachineLoad
+from harness.schema.metric import MS
 from harness.schema.metrics import latencies
 from harness.schema.results import PREFIX_BLOCK_TOKENS, OnlineSummary, PrefixHits, SpeculationCount
 from harness.schema.setting_types import RUNNING_SERVER
@@ -36,9 +37,11 @@ SLOWER_FACTOR = 1.5
 #: Prompt tokens beside those of a load that a cache may have: one that begins each sequence, and part of a
 #: block where prompts share some.
 BEGIN_TOKENS, PART_OF_A_BLOCK = 1, PREFIX_BLOCK_TOKENS
-#: A chunk is large from more than so many steps' tokens on. A server that waits for the rest of a character
-#: or for a stop string, or whose front end is behind for a moment, sends two to four together.
+#: With speculative decoding, a chunk is large from more than so many steps' tokens on: a front end that is
+#: behind for a moment sends those of two to four steps together.
 LARGE_STEPS = 4
+#: Two counts of a cell's tokens that differ by more than this are not of the same text.
+COUNT_FACTOR = 1.15
 
 
 def cell_notices(
@@ -55,8 +58,8 @@ def cell_notices(
     """
     if isinstance(group.load, Batch):
         return machine_notices(group, machines)
-    facts: list[Fact | None] = [*_inferred(group), *_hidden(group), *one_late(group)]
-    facts.append(_large_chunks(group, drafted.tokens_per_step if drafted is not None else 1.0))
+    facts: list[Fact | None] = [*count_notices(group), *one_late(group), *_connections(group)]
+    facts.append(_large_chunks(group, drafted.tokens_per_step if drafted is not None else None))
     whole = group.whole or group
     if isinstance(group.load, ClosedLoop):
         settled = _after(group.requests["t_sent"].to_numpy(np.float64), group.load.concurrency)
@@ -77,11 +80,14 @@ def cell_notices(
     return [fact.within(group.label, group.load, group.repeat) for fact in facts if fact is not None]
 
 
-def _large_chunks(group: Group, tokens_per_step: float = 1.0) -> Fact | None:
-    """State that half of the tokens came in large chunks, or half of the answers began with one.
+def _large_chunks(group: Group, tokens_per_step: float | None = None) -> Fact | None:
+    """State that half of the tokens came in chunks of several steps, or half of the answers began with one.
+
+    TTFT is then an interval: the first token was there at most as long before its chunk as the others of the
+    chunk take, by the request's TPOT.
 
     Args:
-        tokens_per_step: What the engine reports that it decodes in one step of a request.
+        tokens_per_step: What the engine reports that it decodes in one step of a request; None: one.
     """
     first = group.first_chunks
     if not first.size:
@@ -90,15 +96,21 @@ def _large_chunks(group: Group, tokens_per_step: float = 1.0) -> Fact | None:
     so_far = np.cumsum(sizes * counts)
     usual = int(sizes[np.searchsorted(so_far, so_far[-1] / 2)])  # half of the tokens came in such or larger
     begin = int(np.median(first))
-    most = LARGE_STEPS * tokens_per_step
+    most = 1.0 if tokens_per_step is None else LARGE_STEPS * tokens_per_step
     values: dict[str, Value] = {}
     if usual > most:
         values["usual"] = usual
     if begin > most:
         values["first"] = begin
+        before_ms = (first - (tokens_per_step or 1.0)).clip(0) * group.metrics["tpot_ms"].to_numpy()
+        ttft_ms = group.metrics["ttft_ms"].to_numpy()
+        if np.isfinite(before_ms).any():
+            values["ttft_ms"] = float(np.nanmedian(ttft_ms))
+            values["ttft_low_ms"] = float(np.nanmedian((ttft_ms - before_ms).clip(0)))
     if not values:
         return None
-    values["tokens_per_step"] = tokens_per_step
+    if tokens_per_step is not None:
+        values["tokens_per_step"] = tokens_per_step
     icl = group.sample("icl_ms")
     if icl.n:
         values["icl_ms"] = icl.levels["p50"]
@@ -226,22 +238,89 @@ def _of_template(requests: pd.DataFrame) -> int:
     return int(cached) if 2 * cached <= prompts else 0
 
 
-def _inferred(group: Group) -> list[Fact]:
-    """State that token counts were dealt out by the length of the text."""
-    sources = group.good["token_source"]
-    share = float((sources == "inferred").mean()) if len(sources) else 0.0
-    return [Fact(kind="inferred", values={"share": share})] if share else []
+def count_notices(group: Group) -> Iterator[Fact]:
+    """State what may be wrong with which tokens came, how many, when, and from which model."""
+    good = group.good
+    inferred = (good["token_source"] == "inferred").to_numpy()
+    tokens, chunks = good["completion_tokens"].to_numpy(np.float64), good["chunks"].to_numpy(np.float64)
+    text_tokens = _column(good, "text_tokens")
+    counted = np.isfinite(text_tokens)
+    extra = inferred & (tokens == chunks) & (chunks > 1)
+    if np.any(extra):
+        starts = run_starts(group.gaps.request)
+        waited = np.zeros(len(good))
+        waited[group.gaps.request[starts]] = group.gaps.gap_ms[starts]
+        ttft_ms = group.metrics["ttft_ms"].to_numpy()
+        high_ms = ttft_ms + np.where(extra, waited, 0.0)
+        ends: dict[str, Value] = {
+            "ttft_ms": float(np.nanmedian(ttft_ms)),
+            "ttft_high_ms": float(np.nanmedian(high_ms)),
+        }
+        yield Fact(kind="extra_chunk", values={"share": float(extra.mean()), **ends})
+    inferred = inferred & ~extra
+    factor = _apart(tokens[counted].sum(), text_tokens[counted].sum())
+    if factor > COUNT_FACTOR and (text_tokens[counted].sum() > tokens[counted].sum() or np.any(inferred)):
+        sums = {"counted": float(tokens[counted].sum()), "found": float(text_tokens[counted].sum())}
+        yield Fact(kind="miscounted", values={**sums, "factor": factor})
+    elif np.any(inferred):
+        values: dict[str, Value] = {"share": float(inferred.mean())}
+        unchecked = inferred & ~counted
+        if np.any(unchecked):
+            values["factor"] = _apart(tokens[unchecked].sum(), chunks[unchecked].sum())
+        yield Fact(kind="inferred", values=values)
+    unread = good["unread_fields"].dropna() if "unread_fields" in good else good["error"].dropna()
+    hidden = int(good["hidden_tokens"].sum())
+    if len(unread):
+        values = {"fields": str(unread.mode().iloc[0]), "share": len(unread) / len(good)}
+        yield Fact(kind="unread_fields", values=values)
+    elif hidden:
+        yield Fact(kind="hidden", values={"hidden": hidden, "tokens": hidden + int(tokens.sum())})
+    yield from _other_models(good)
+    if group.impossible:
+        yield Fact(kind="impossible_times", values={"share": group.impossible})
+    if len(good) and not prompt_tokens(good).any():
+        yield Fact(kind="uncounted_prompts")
 
 
-def _hidden(group: Group) -> list[Fact]:
-    """State that a server counts reasoning and does not send it."""
-    hidden, sent = (int(group.good[name].sum()) for name in ("hidden_tokens", "completion_tokens"))
-    return [Fact(kind="hidden", values={"hidden": hidden, "tokens": hidden + sent})] if hidden else []
+def _apart(a: float, b: float) -> float:
+    """Return how many times the larger of two counts is the smaller one; 1 where both are 0."""
+    return max(a, b) / max(1.0, min(a, b)) if a or b else 1.0
 
 
-def inferred(good: pd.DataFrame) -> bool:
-    """Tell whether the tokens of some successes were dealt out and not counted."""
-    return bool((good["token_source"] == "inferred").any())
+def _other_models(good: pd.DataFrame) -> Iterator[Fact]:
+    """State that answers name models that were not asked for: some of them, or all of them one."""
+    if "other_models" not in good or good["other_models"].isna().all():
+        return
+    names = good["other_models"].astype(object)
+    names = names.where(names != good["adapter"].astype(object), None)
+    by_adapter = names.groupby(good["adapter"].astype(object).fillna(""))
+    if all(len(of_one.unique()) == 1 for _, of_one in by_adapter):
+        named = dict.fromkeys(names.dropna())
+        yield from [Fact(kind="named_otherwise", values={"named": ", ".join(named)})] if named else []
+    else:
+        named = dict.fromkeys(names.dropna().value_counts().index[:3])
+        values: dict[str, Value] = {"named": ", ".join(named), "share": float(names.notna().mean())}
+        yield Fact(kind="other_model", values=values)
+
+
+def _connections(group: Group) -> Iterator[Fact]:
+    """State that requests were sent again, or waited for a connection longer than a client may be late."""
+    requests = (group.whole or group).requests
+    if resent := int((_column(requests, "resent") > 0).sum()):
+        yield Fact(kind="resent", values={"resent": resent, "requests": len(requests)})
+    waits_ms = _column(group.requests, "connecting_s") * MS
+    if not group.sample("ttft_ms").size:
+        return
+    limit_ms = lag_limit_ms(group)
+    slow = int((waits_ms > limit_ms).sum())
+    if slow > max(1, len(waits_ms) // 100):
+        values: dict[str, Value] = {"slow": slow, "requests": len(waits_ms), "limit_ms": limit_ms}
+        yield Fact(kind="slow_connect", values=values | {"most_ms": float(np.nanmax(waits_ms))})
+
+
+def _column(table: pd.DataFrame, name: str) -> npt.NDArray[np.float64]:
+    """Return a column as floats, NaN where it is null or the table has none."""
+    return table[name].to_numpy(np.float64) if name in table else np.full(len(table), np.nan)
 
 
 def _after(sent: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.bool_]:

@@ -24,8 +24,14 @@ from harness.metrics.definitions import (
 )
 from harness.metrics.percentiles import Ordered
 from harness.schema.load import Load, parse_load
+from harness.schema.metric import MS
 from harness.schema.metrics import METRICS, PERCENTILES
 from harness.schema.setting_types import Window
+
+#: Columns with times of a request that its engine measured, all of them parts of TTFT.
+ENGINE_TIMES = ("queue_wait_ms", "prefill_ms")
+#: A part may seem longer than the whole by so much, as two clocks differ, and so may this share of all parts.
+CLOCK_FACTOR, CLOCK_MS, MOST_IMPOSSIBLE = 1.05, 1.0, 0.01
 
 #: A given window, or that of the steady state, found in each cell by itself.
 Cut = Window | Literal["steady"]
@@ -151,6 +157,8 @@ class Group:
         gaps: gaps of the successes, `request` below U.
         window: the time measured, of one repeat; None: all. The requests are those sent in it.
         whole: the repeat before it was cut to the window.
+        impossible: share of the successes for which the engine says that a part took longer than the whole
+            TTFT; then no time of the engine's is left in `requests`.
     """
 
     engine: str
@@ -163,6 +171,7 @@ class Group:
     gaps: Gaps
     window: Window | None = None
     whole: Group | None = None
+    impossible: float = 0.0
     _samples: dict[str, Sample] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
@@ -232,6 +241,9 @@ def _as_sent(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _group(rows: pd.DataFrame, gaps: Gaps, cell: pd.DataFrame | None = None) -> Group:
     """Return the group of one repeat's requests; `cell` is the whole repeat, where `rows` may be none."""
+    impossible = _impossible(rows)
+    if impossible > MOST_IMPOSSIBLE:
+        rows = rows.assign(queue_wait_ms=np.nan, prefill_ms=np.nan)
     good = rows[succeeded(rows)]
     first = (rows if cell is None else cell).iloc[0]
     group_gaps = gaps.of(request_keys(good))
@@ -244,7 +256,19 @@ def _group(rows: pd.DataFrame, gaps: Gaps, cell: pd.DataFrame | None = None) -> 
         requests=rows,
         metrics=request_metrics(good, group_gaps),
         gaps=group_gaps,
+        impossible=impossible if impossible > MOST_IMPOSSIBLE else 0.0,
     )
+
+
+def _impossible(rows: pd.DataFrame) -> float:
+    """Return the share of answers of which a part of TTFT, as the engine times it, is longer than TTFT."""
+    good = rows[succeeded(rows)]
+    names = [name for name in ENGINE_TIMES if name in good]
+    if good.empty or not names:
+        return 0.0
+    ttft_ms = (good["t_first"] - good["t_sent"]).to_numpy(np.float64) * MS
+    longest = good[names].astype(np.float64).max(axis=1).to_numpy()
+    return float((longest > CLOCK_FACTOR * ttft_ms + CLOCK_MS).mean())
 
 
 def load_of(rows: pd.DataFrame) -> Load:

@@ -15,7 +15,6 @@ from harness.metrics.estimates import Estimates, Point, distribution, measure, o
 from harness.metrics.intervals import own_interval
 from harness.metrics.notices import (
     cell_notices,
-    inferred,
     pooled_notices,
     with_brief,
     with_order,
@@ -244,18 +243,29 @@ def summarize_points(points: Sequence[Point], **known: Unpack[SummaryInputs]) ->
             notices = cell_notices(group, machines, hits.get(place), draft.count if draft else None)
             cell = (group.whole or group).requests["cell"].iloc[0]
             notices += page_facts(group, readings[cell]) if cell in readings else []
-            each.append(summary.model_copy(update={"notices": notices}))
+            each.append(_with_sources(summary.model_copy(update={"notices": notices})))
         notices = pooled_notices(point.repeats, each, machines)
         if len(each) == 1:
             pooled = each[0].model_copy(update={"repeat": None, "notices": notices})
         else:
             pooled = _summary(point.pooled, point.repeats, point.counts, point.estimates, slo, None, reported)
-            pooled = pooled.model_copy(update={**_judgement(each), "notices": notices})
+            pooled = _with_sources(pooled.model_copy(update={**_judgement(each), "notices": notices}))
         summaries += [*each, pooled]
     wrong, scores = known.get("wrong") or {}, known.get("scores")
     judged = [scored(discredit(summary, wrong.get(summary.label)), scores) for summary in summaries]
     repeats = {(point.pooled.label, point.pooled.load): point.repeats for point in points}
     return list(with_brief(with_order(judged, repeats), known.get("wanted_s", 0.0)))
+
+
+def _with_sources(summary: OnlineSummary) -> OnlineSummary:
+    """Mark latencies of which the moments of tokens are inferred by its notices."""
+    kinds = {fact.kind for fact in summary.notices}
+    marked = {"itl_ms"} if kinds & {"inferred", "miscounted", "extra_chunk"} else set()
+    if any(fact.kind == "extra_chunk" or "first" in fact.values for fact in summary.notices):
+        marked.add("ttft_ms")
+    return summary.model_copy(
+        update={name: summary.latency(name).model_copy(update={"source": "inferred"}) for name in marked}
+    )
 
 
 def _judgement(repeats: Sequence[OnlineSummary]) -> dict[str, Any]:
@@ -296,8 +306,6 @@ def _summary(
     latencies = {name: distribution(group.sample(name), of_metric(estimates, name)) for name in LATENCIES}
     unknown = [name for name in LATENCIES if METRICS[name].by_engine and not latencies[name].n]
     latencies |= {name: _engine_reported(good, name, reported) for name in unknown}
-    if inferred(good):
-        latencies["itl_ms"] = latencies["itl_ms"].model_copy(update={"source": "inferred"})
     reasons = invalid_reasons(group, calibration)
     return OnlineSummary(
         engine=group.engine,
@@ -308,6 +316,7 @@ def _summary(
         num_requests=len(requests),
         num_success=len(good),
         num_error=len(requests) - len(good),
+        resent=int(requests["resent"].sum()) if "resent" in requests else 0,
         errors={str(kind): int(count) for kind, count in sorted(errors.items())},
         duration_s=passed.seconds,
         slo_met=None if slo is None or requests.empty else _slo_met(repeats, slo),

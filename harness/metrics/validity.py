@@ -66,11 +66,7 @@ def _invalid(group: Group) -> list[Fact]:
     failures = Fact(kind="failures", values={"failed": failed, "requests": len(everything)})
     if isinstance(group.load, Batch):
         return [failures] if failed else []  # its clock runs from the first prompt that may be sent
-    late = [
-        Fact(kind="late", values=lag.values | {"opening": _only_new_connections(group, lag.limit_ms)})
-        for lag in _lags(group)
-        if lag.judged_ms > lag.limit_ms
-    ]
+    late = [Fact(kind="late", values=lag.values) for lag in _lags(group) if lag.judged_ms > lag.limit_ms]
     return [failures, *late] if failed else late
 
 
@@ -180,10 +176,9 @@ class _Lag:
 
 def _lags(group: Group) -> list[_Lag]:
     """Submit lag of each node that sent, or of this machine's client."""
-    lag, ttft = group.sample("submit_lag_ms").values, group.sample("ttft_ms").values
-    if not lag.size or not ttft.size:
+    if not group.sample("submit_lag_ms").size or not group.sample("ttft_ms").size:
         return []
-    limit = max(LAG_LIMIT_MS, LAG_LIMIT_OF_TTFT * float(np.median(ttft)))
+    limit = lag_limit_ms(group)
     lag = group.metrics["submit_lag_ms"].to_numpy()
     finite = np.isfinite(lag)
     if "host" not in group.requests or group.requests["host"].isna().all():
@@ -195,10 +190,9 @@ def _lags(group: Group) -> list[_Lag]:
     ]
 
 
-def _only_new_connections(group: Group, limit_ms: float) -> bool:
-    """Tell whether all late requests opened a connection, where the client may have waited for the server."""
-    late = group.metrics["submit_lag_ms"].to_numpy() > limit_ms
-    return bool(group.good[late]["connection_reused"].eq(False).all())
+def lag_limit_ms(group: Group) -> float:
+    """Return how late a request may be sent, in ms."""
+    return max(LAG_LIMIT_MS, LAG_LIMIT_OF_TTFT * float(np.median(group.sample("ttft_ms").values)))
 
 
 def few_rounds(load: Load, sent: int) -> list[Fact]:

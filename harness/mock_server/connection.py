@@ -21,7 +21,17 @@ OnRequest = Callable[["Connection", str, bytes, float], None]
 class Connection:
     """Carries one request at a time. Writing never blocks: what the kernel does not take waits."""
 
-    __slots__ = ("_arrived", "_body", "_on_request", "_parser", "_path", "closing", "sock", "unsent")
+    __slots__ = (
+        "_arrived",
+        "_body",
+        "_on_request",
+        "_parser",
+        "_path",
+        "closing",
+        "served",
+        "sock",
+        "unsent",
+    )
 
     def __init__(self, sock: socket.socket, on_request: OnRequest) -> None:
         sock.setblocking(False)
@@ -29,6 +39,7 @@ class Connection:
         self.sock = sock
         self.unsent = bytearray()
         self.closing = False
+        self.served = 0
         self._on_request = on_request
         self._parser = httptools.HttpRequestParser(self)
         self._path = ""
@@ -85,3 +96,4 @@ class Connection:
 
     def on_message_complete(self) -> None:
         self._on_request(self, self._path, self._body, self._arrived)
+        self.served += 1

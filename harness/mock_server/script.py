@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from http import HTTPStatus
-from itertools import groupby
+from itertools import cycle, groupby
 from typing import Any, Literal
 
 import msgspec
@@ -46,6 +47,8 @@ def write_script(behaviour: Behaviour, max_tokens: int, prompt_tokens: int) -> S
         return Script((Step(0.0, b""),), "stalled", 200, False)
     if behaviour.status != 200:
         return refusal(behaviour.status)
+    if behaviour.drop_ms is not None:
+        return Script((Step(0.0, b""), Step(behaviour.drop_ms / 1e3, b"")), "cut", 200, True)
     events, outcome = _events(behaviour, max_tokens, prompt_tokens)
     events = [replace(event, data=_wire(behaviour, event.data)) for event in events]
     steps = [Step(0.0, _head(behaviour, sum(len(event.data) for event in events)))]
@@ -100,19 +103,21 @@ def _events(behaviour: Behaviour, max_tokens: int, prompt_tokens: int) -> tuple[
     """The stream as JSON texts with their times, and how it ends."""
     total = max_tokens if behaviour.tokens is None else behaviour.tokens
     events: list[Step] = []
-    sent = chunks = 0
-    at = behaviour.ttft_ms / 1e3
+    sent = 0
+    delay = 0.0
     prompt_tokens += behaviour.prompt_off_by
     if behaviour.comments:
         events += [Step(i * COMMENT_GAP_S, COMMENT) for i in range(behaviour.comments)]
-        at += events[-1].after_s
+        delay = events[-1].after_s
+    chunked = [(k, at + delay) for k, at in _due_chunks(behaviour, total)]
+    before = delay + behaviour.ttft_ms / 2e3
     if behaviour.chat:
         continuous = behaviour.usage == "continuous"
         usage = _usage(behaviour, prompt_tokens, behaviour.role_usage) if continuous else None
-        events.append(Step(at - behaviour.ttft_ms / 2e3, _chunk(behaviour, "", role=True, usage=usage)))
-    if behaviour.empty_first:
-        events.append(Step(at - behaviour.ttft_ms / 2e3, _chunk(behaviour, "")))
-    while sent < total:
+        events.append(Step(before, _chunk(behaviour, behaviour.role_text, role=True, usage=usage)))
+    if behaviour.empty_first or behaviour.filler:
+        events.append(Step(before, _chunk(behaviour, behaviour.filler)))
+    for chunks, (k, at) in enumerate(chunked):
         if chunks == behaviour.cut_after:
             return events, "cut"
         if chunks == behaviour.stall_after:
@@ -125,29 +130,48 @@ def _events(behaviour: Behaviour, max_tokens: int, prompt_tokens: int) -> tuple[
             return [*events, Step(at, whole[: len(whole) // 2])], "complete"
         if chunks == behaviour.garbled_after:
             return [*events, Step(at, b'{"choices": [}')], "complete"
-        k = min(behaviour.tokens_per_chunk, total - sent)
+        if total - sent == behaviour.after_done:
+            events.append(Step(at, b"[DONE]"))
         held = behaviour.held_back and chunks % 2 == 0 and sent + k < total
-        if sent < behaviour.reasoning and behaviour.chat:
-            k = min(k, behaviour.reasoning - sent)
         kind = _kind(behaviour, sent, total)
         held = held or (behaviour.end_token and sent + k == total)
         text = "" if held else "".join(_WORDS[i % len(_WORDS)] for i in range(sent, sent + k))
         sent += k
-        chunks += 1
         finish = ("stop" if behaviour.end_token else behaviour.finish_reason) if sent == total else None
         reported = min(total, sent + behaviour.usage_ahead)
         usage = _usage(behaviour, prompt_tokens, reported) if behaviour.usage == "continuous" else None
-        ids, padding = _ids(behaviour, sent - k, sent, total), behaviour.padding if chunks == 1 else 0
+        ids, padding = _ids(behaviour, sent - k, sent, total), behaviour.padding if chunks == 0 else 0
         data = _chunk(behaviour, text, kind=kind, token_ids=ids, finish=finish, usage=usage, padding=padding)
         events.append(Step(at, data, (k,), kind != "reasoning" and not held))
-        at += behaviour.itl_ms / 1e3 * min(behaviour.tokens_per_chunk, max(1, total - sent))
+        events += [Step(at, _chunk(behaviour, text, kind=kind, index=i)) for i in range(1, behaviour.answers)]
+    if behaviour.flush_ms is not None:
+        events.append(Step(events[-1].after_s + behaviour.flush_ms / 1e3, _chunk(behaviour, ".")))
     last = events[-1].after_s if events else 0.0
     if behaviour.usage != "none":
         usage = _usage(behaviour, prompt_tokens, sent + behaviour.usage_off_by)
         events.append(Step(last, msgspec.json.encode({**_ENVELOPE, "choices": [], "usage": usage})))
-    if behaviour.done:
+    if behaviour.done and not behaviour.after_done:
         events.append(Step(last, b"[DONE]"))
     return events, "complete"
+
+
+def chunk_sizes(behaviour: Behaviour, total: int) -> list[int]:
+    """Tokens of each chunk of an answer of `total`."""
+    pattern = cycle(behaviour.chunk_tokens or (behaviour.tokens_per_chunk,))
+    sizes: list[int] = []
+    while (sent := sum(sizes)) < total:
+        size = behaviour.first_tokens if not sizes and behaviour.first_tokens else next(pattern)
+        left = behaviour.reasoning - sent if behaviour.chat and sent < behaviour.reasoning else total - sent
+        sizes.append(min(size, left))
+    return sizes
+
+
+def _due_chunks(behaviour: Behaviour, total: int) -> Iterator[tuple[int, float]]:
+    """Yield the tokens of each event of an answer of `total`, and when it is due, in s."""
+    at = (behaviour.ttft_ms + behaviour.itl_ms * max(0, behaviour.first_tokens - 1)) / 1e3
+    for place, size in enumerate(chunk_sizes(behaviour, total)):
+        at += size * behaviour.itl_ms / 1e3 if place else 0.0
+        yield from [(1, at)] * size if behaviour.split_writes else [(size, at)]
 
 
 def _kind(behaviour: Behaviour, place: int, total: int) -> Kind:
@@ -162,6 +186,10 @@ def _kind(behaviour: Behaviour, place: int, total: int) -> Kind:
 def _ids(behaviour: Behaviour, start: int, stop: int, total: int) -> list[int]:
     """Token ids of the chunk with tokens `start` to `stop` of an answer of `total`."""
     if behaviour.ids_in == "each":
+        return list(range(start, stop))
+    if behaviour.ids_in == "so far" or (behaviour.ids_in == "each, and all at the end" and stop == total):
+        return list(range(stop))
+    if behaviour.ids_in == "each, and all at the end":
         return list(range(start, stop))
     carries = start == 0 if behaviour.ids_in == "first" else stop == total
     return list(range(total)) if carries else []
@@ -191,15 +219,16 @@ def _chunk(
     finish: str | None = None,
     usage: dict[str, int] | None = None,
     padding: int = 0,
+    index: int = 0,
 ) -> bytes:
-    choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": finish}
+    choice: dict[str, Any] = {"index": index, "logprobs": None, "finish_reason": finish}
     if behaviour.chat:
         choice["delta"] = {"role": "assistant", "content": text} if role else _delta(behaviour, text, kind)
     else:
         choice["text"] = text
     if behaviour.token_ids and token_ids is not None:
         choice["token_ids"] = token_ids
-    body = {**_ENVELOPE, "choices": [choice], "usage": usage}
+    body = {**_ENVELOPE, "model": behaviour.model, "choices": [choice], "usage": usage}
     if behaviour.chat:
         body["object"] = "chat.completion.chunk"
     if padding:
@@ -244,11 +273,21 @@ class Behaviour(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ttft_ms: float = 40.0  # after the request, or after its turn came where it had to queue
     itl_ms: float = 5.0  # from token to token: a chunk of k tokens comes k of these after the one before
     tokens_per_chunk: int = 1
+    chunk_tokens: tuple[int, ...] = ()  # sizes of chunks in turn, instead of one size
+    first_tokens: int = 0  # held back: the first chunk has so many, and comes when the last of them is there
+    split_writes: bool = False  # each token of a chunk is an event, written one right after the other
     chunks_per_write: int = 1  # handed to the kernel together, when the last of them is due
     tokens: int | None = None  # sent instead of the max_tokens asked for
     chat: bool = False  # chunks of /v1/chat/completions, a role chunk first
     reasoning: int = 0  # of a chat, so many tokens are reasoning, before the answer
-    reasoning_field: Literal["reasoning_content", "reasoning"] = "reasoning_content"
+    reasoning_field: str = "reasoning_content"
+    role_text: str = ""  # of a chat, content of the chunk with the role
+    filler: str = ""  # text of a chunk before the first token
+    flush_ms: float | None = None  # so long after the last token comes the end of its text
+    after_done: int = 0  # so many chunks come after `[DONE]`
+    answers: int = 1  # sent in turn, by their index
+    model: str = "mock"  # named in chunks
+    drop_ms: float | None = None  # close a connection that has served before, so long after the request
     tool_calls: int = 0  # of a chat, so many tokens at the end are a tool call
     end_token: bool = False  # the last token has no text and ends the answer by itself
     template_tokens: int = 0  # added to the words of a chat's messages
@@ -263,7 +302,7 @@ class Behaviour(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cached_tokens: int | None = None  # prompt tokens reported from the cache, all of such a prompt's but one
     usage_ahead: int = 0  # continuous usage reports so many tokens before they are sent
     role_usage: int = 0  # completion tokens that the role chunk reports, with continuous usage
-    ids_in: Literal["each", "first", "last"] = "each"  # chunk that carries the token ids
+    ids_in: Literal["each", "first", "last", "so far", "each, and all at the end"] = "each"  # chunk with ids
     prompt_off_by: int = 0  # added to the prompt tokens that are reported
     finish_reason: str | None = "length"
     done: bool = True  # `[DONE]` at the end

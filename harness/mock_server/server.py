@@ -215,6 +215,8 @@ class MockServer:
         else:
             if path.endswith(_CHAT):
                 behaviour = replace(behaviour, chat=True)
+            if not connection.served:
+                behaviour = replace(behaviour, drop_ms=None)
             prompt, length = request.prompt, _length(request, behaviour)
             served.user = request.user
             behaviour = self._from_cache(behaviour, prompt, length)

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from harness.loadgen.load_plan import RawResponse
 from harness.records.columns import CHUNKS, REQUESTS, SERVER
 from harness.records.request_record import read_request
-from harness.records.stream import NO_TIMES, TimeNames
+from harness.records.stream import OWN_FIELDS, StreamFields
 from harness.schema.load import Load, load_text
 
 #: Decimals of a second that are kept: files hold nanoseconds.
@@ -129,7 +129,7 @@ def read_responses(
     wanted: Mapping[int, Wanted] | Sequence[Wanted],
     tokens_of: Callable[[str], int] | None = None,
     host: str | None = None,
-    times: TimeNames = NO_TIMES,
+    fields: StreamFields = OWN_FIELDS,
 ) -> Answers:
     """Parse responses of a load. Times become seconds since `t0`.
 
@@ -137,7 +137,7 @@ def read_responses(
         wanted: By request.
         tokens_of: Tokens of a text by the model's tokenizer, where that is known.
         host: The node of a cluster that this is.
-        times: Fields of a stream that may have each time that an engine measures.
+        fields: Fields of the streams beyond OpenAI's own.
     """
     tables: list[pa.Table] = []
     rows: list[dict[str, Any]] = []
@@ -147,7 +147,7 @@ def read_responses(
         return None if t is None else round(t - t0, NS_DIGITS)
 
     for raw in responses:
-        record = read_request(raw, *wanted[raw.index], tokens_of, times)
+        record = read_request(raw, *wanted[raw.index], tokens_of, fields)
         row = {
             **vars(record),
             **record.times,
@@ -161,6 +161,8 @@ def read_responses(
             "client": raw.client,
             "host": host,
             "connection_reused": raw.reused,
+            "connecting_s": None if raw.connecting_s is None else round(raw.connecting_s, NS_DIGITS),
+            "resent": raw.resent,
             "late_s": None if raw.late_s is None else round(raw.late_s, NS_DIGITS),
         }
         rows.append({n: since_start(value) if n.startswith("t_") else value for n, value in row.items()})

@@ -20,7 +20,7 @@ REQUESTS = pa.schema(
         ("input_tokens", pa.int32()),  # asked for
         ("output_tokens", pa.int32()),  # asked for
         ("t_sched", pa.float64()),  # when the schedule wanted it sent
-        ("t_sent", pa.float64()),  # its last byte was written
+        ("t_sent", pa.float64()),  # its last byte was written; of one that was sent again, the first time
         ("t_head", pa.float64()),  # the head of its response was there
         ("t_first", pa.float64()),  # first chunk that carries a token
         ("t_answer", pa.float64()),  # first chunk with a token that is not reasoning
@@ -29,7 +29,7 @@ REQUESTS = pa.schema(
         ("completion_tokens", pa.int32()),  # that were sent, counted from the stream
         ("prompt_tokens", pa.int32()),  # as the server reports them, null if it does not
         ("chunks", pa.int32()),  # chunks that carry tokens
-        ("token_source", pa.string()),  # token_ids | continuous_usage | final_usage | null
+        ("token_source", pa.string()),  # token_ids | continuous_usage | final_usage | inferred | null
         ("status", pa.int32()),  # HTTP status, null without one
         ("error", pa.string()),  # kind, null on success
         ("error_detail", pa.string()),
@@ -39,6 +39,11 @@ REQUESTS = pa.schema(
         ("client", pa.int32()),  # which client process sent it
         ("host", pa.string()),  # the node of a cluster that sent it; null: the machine that wrote this table
         ("connection_reused", pa.bool_()),
+        (
+            "connecting_s",
+            pa.float64(),
+        ),  # until the connection that was opened for it was there; null: none was
+        ("resent", pa.int32()),  # how often it was sent again, as its connection had been closed
         # A later turn of a session: by how much t_sched is later than its time in the trace, as the answer
         # before it had not ended; 0 where it was in time, null for every other request.
         ("late_s", pa.float64()),
@@ -47,6 +52,12 @@ REQUESTS = pa.schema(
         ("reusable_tokens", pa.int32()),  # leading prompt tokens in whole blocks that one sent before had too
         ("cached_tokens", pa.int32()),  # prompt tokens from the server's prefix cache by its usage, else null
         ("hidden_tokens", pa.int32()),  # reasoning that the usage counts and that was not sent, else null
+        (
+            "text_tokens",
+            pa.int32(),
+        ),  # that the model's tokenizer finds in the text, null where it is not known
+        ("other_models", pa.string()),  # that its chunks name instead of the one asked for, else null
+        ("unread_fields", pa.string()),  # of deltas, with text that was not read, else null
         ("session", pa.int32()),  # its number in the load, null for a request of none
         ("turn", pa.int32()),  # from 0 within the session
         ("session_start", pa.float64()),  # t_sent of turn 0, for the last turn of a session without failures
@@ -57,7 +68,7 @@ CHUNKS = pa.schema(
     [
         ("cell", pa.int32()),
         ("request", pa.int32()),
-        ("t", pa.float64()),  # when the chunk's last byte arrived
+        ("t", pa.float64()),  # when its last part arrived, of the first chunk its first part
         ("tokens", pa.int32()),  # tokens it carries, at least 1
     ]
 )

@@ -29,7 +29,10 @@ from harness.records.table_check import fault_of, without_hidden
 
 _TABLES = {"requests": REQUESTS, "chunks": CHUNKS, "server": SERVER}
 _RAW = "raw"
-_TEXT = ("engine", "variant", "label", "load", "token_source", "error", "finish_reason")
+_TEXT = (
+    *("engine", "variant", "label", "load", "token_source", "error", "finish_reason"),
+    *("other_models", "unread_fields"),
+)
 
 #: Chunks of a run that are held in memory, with what is computed from them: about 150 bytes each.
 MAX_CHUNKS = 50_000_000
@@ -174,7 +177,8 @@ def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
 
 def _read_columns(path: Path, schema: pa.Schema, hint: str) -> pa.Table:
     """Return a table's columns as a file has them. Raises UsageError where they are too large."""
-    texts = [field.name for field in schema if pa.types.is_string(field.type)]
+    there = set(pq.read_schema(path).names)
+    texts = [field.name for field in schema if pa.types.is_string(field.type) and field.name in there]
     file = pq.ParquetFile(path, read_dictionary=texts)
     names = [name for name in file.schema_arrow.names if name in {*schema.names, *STORED_CHUNKS.names}]
     most = max(_SMALL, _MOST_TIMES * path.stat().st_size)

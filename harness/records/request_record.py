@@ -9,7 +9,7 @@ import httptools
 
 from harness.loadgen.load_plan import RawResponse
 from harness.plain_text import one_line
-from harness.records.stream import NO_TIMES, Stream, TimeNames, read_error, read_stream
+from harness.records.stream import OWN_FIELDS, Stream, StreamFields, read_error, read_stream
 from harness.records.tokens import TokenCount, TokenSource, answer_began, count_tokens
 
 #: Reasons to finish that belong to a whole answer: of vLLM, SGLang, TensorRT-LLM and llama.cpp, of TGI, of
@@ -35,8 +35,10 @@ class RequestRecord:
 
     Times are CLOCK_MONOTONIC seconds; `t_answer` is when the first token came that is not reasoning.
     `chunks` has the time and the tokens of each chunk that carries tokens. `hidden_tokens` are of reasoning
-    that the server counts and does not send; they are not in `completion_tokens`. `times` are columns that
-    the engine itself measured.
+    that the server counts and does not send; they are not in `completion_tokens`. `text_tokens` are those
+    that the model's tokenizer finds in the text. `other_models` are those that the chunks name instead of the
+    one that was asked for, `unread_fields` the fields of deltas that have text and were not read. `times` are
+    columns that the engine itself measured.
 
     `error` is None for a success; else one of the client's own kinds, `http_<status>`, `stream_error` (an
     error in the stream, or what came is no stream), `truncated` (the response ended properly, the stream did
@@ -57,6 +59,9 @@ class RequestRecord:
     error_detail: str | None
     finish_reason: str | None
     cached_tokens: int | None
+    text_tokens: int | None
+    other_models: str | None
+    unread_fields: str | None
     times: dict[str, float]
 
 
@@ -65,7 +70,7 @@ def read_request(
     exact_tokens: int | None,
     prompt_tokens: int | None = None,
     tokens_of: Callable[[str], int] | None = None,
-    times: TimeNames = NO_TIMES,
+    fields: StreamFields = OWN_FIELDS,
 ) -> RequestRecord:
     """Read one response.
 
@@ -73,13 +78,13 @@ def read_request(
         exact_tokens: The output tokens that it must have; None: any number.
         prompt_tokens: The tokens of the prompt that the server must have counted; None: not known.
         tokens_of: Tokens of a text by the model's tokenizer, to check counts that have no token ids.
-        times: Fields of a stream that may have each time that an engine measures.
+        fields: Fields of its stream beyond OpenAI's own.
     """
     wire = read_wire(raw)
     stream, count = Stream(), TokenCount(None, [], 0)
     if wire.status == 200 and _is_stream(wire):
-        stream = read_stream(wire.body, complete=wire.complete, times=times)
-        count = count_tokens(stream, tokens_of)
+        stream = read_stream(wire.body, complete=wire.complete, fields=fields)
+        count = count_tokens(stream, tokens_of, raw.t_sent)
     error, detail = _judge(raw, wire, stream, count, exact_tokens, prompt_tokens) or (None, None)
     return RequestRecord(
         chunks=count.chunks,
@@ -94,8 +99,25 @@ def read_request(
         error_detail=None if detail is None else one_line(detail, MAX_DETAIL),
         finish_reason=None if (end := stream.finish_reason) is None else one_line(end, MAX_DETAIL),
         cached_tokens=_cached(stream),
+        text_tokens=count.text_tokens,
+        other_models=_listed(
+            [name for name in stream.models if fields.model and not _same(name, fields.model)]
+        ),
+        unread_fields=_listed([name for name, chunks in stream.unread.items() if chunks > 1]),
         times=stream.times,
     )
+
+
+def _listed(names: Sequence[str]) -> str | None:
+    return one_line(", ".join(names), MAX_DETAIL) or None
+
+
+def _same(model: str, asked: str) -> bool:
+    """Tell whether two names are of one model, but for its folder, its revision and capitals."""
+    name, asked_name = (
+        each.rstrip("/").rpartition("/")[2].partition("@")[0].lower() for each in (model, asked)
+    )
+    return name == asked_name
 
 
 def _cached(stream: Stream) -> int | None:

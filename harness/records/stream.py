@@ -9,10 +9,12 @@ in every chunk (with `stream_options.continuous_usage_stats`), and `metrics`, in
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Annotated
+from itertools import pairwise
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -42,7 +44,8 @@ class Stream:
     """Content of a stream. `text` has one part for each chunk with text; `completion_tokens` is from the last
     usage, as is `reasoning_tokens`, shown or not; `error` is the first error in the stream. `calls_tools`:
     some of the text is of tool calls, which a server writes anew, so that it is not what the model
-    generated."""
+    generated. `models` are the models that its chunks name; `unread` says how many chunks without text have
+    some in a field of their delta that is not read, by its name."""
 
     chunks: list[StreamChunk] = field(default_factory=list)
     text: list[str] = field(default_factory=list)
@@ -55,13 +58,30 @@ class Stream:
     calls_tools: bool = False
     error: str | None = None
     times: dict[str, float] = field(default_factory=dict)
+    models: dict[str, None] = field(default_factory=dict)
+    unread: Counter[str] = field(default_factory=Counter)
 
 
 #: What a server counts and times, within what the raw tables hold; anything else is an error in its stream.
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
-#: Fields of a stream that may have a time, by the time's name, such as `queue_wait_ms`.
-TimeNames = Mapping[str, Sequence[str]]
-NO_TIMES: TimeNames = {}
+
+
+@dataclass(frozen=True)
+class StreamFields:
+    """Fields of a stream beyond OpenAI's own.
+
+    Attributes:
+        times: those of `metrics` or `timings` that may have each time, by its name, such as `queue_wait_ms`.
+        content: those of a delta that have text of the answer's reasoning.
+        model: the model that requests name, which its chunks should name too; None: not known.
+    """
+
+    times: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    content: Sequence[str] = ()
+    model: str | None = None
+
+
+OWN_FIELDS = StreamFields()
 _Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 
@@ -108,6 +128,7 @@ class _Delta(msgspec.Struct):
 
 
 class _Choice(msgspec.Struct):
+    index: Any = None
     text: str | None = None
     delta: _Delta | None = None
     token_ids: list[int] | None = None
@@ -159,40 +180,86 @@ class _Event(msgspec.Struct):
     object: str | None = None
     message: str | None = None
     detail: msgspec.Raw | UnsetType = UNSET
+    model: Any = None
+
+
+class _RawChoice(msgspec.Struct):
+    delta: dict[str, Any]
+
+
+class _RawEvent(msgspec.Struct):
+    choices: list[_RawChoice]
 
 
 _events = msgspec.json.Decoder(_Event)
+_raw_events = msgspec.json.Decoder(_RawEvent)
+_TEXT_NAMES = ("text", "content", "thinking", "summary")
 #: Characters of a server's text about an error.
 MAX_ERROR = 500
+#: Fewer chunks with ids may begin with the same ones by chance.
+LEAST_REPEATED = 4
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _milliseconds = msgspec.json.Decoder(_Milliseconds)
 
 
 def read_stream(
-    pieces: Sequence[tuple[float, bytes]], *, complete: bool, times: TimeNames = NO_TIMES
+    pieces: Sequence[tuple[float, bytes]], *, complete: bool, fields: StreamFields = OWN_FIELDS
 ) -> Stream:
-    """Read a body's events up to `[DONE]`, its end, or the first error.
+    """Read a body's events up to its end, or the first error.
 
-    Args:
-        times: Fields of `metrics` or `timings` that may have each time, by its name.
+    What comes after `[DONE]` is read too if it is understood: a server may say so before its last chunks. If
+    it sends more than one answer, the first is read, and usage, which counts all, is left out.
     """
     stream = Stream()
+    ids: list[list[int]] = []
+    several = False
     for t, data in read_events(pieces, complete=complete):
         if data == b"[DONE]":
             stream.done = True
-            break
+            continue
         try:
             event = read_json(_events, data)
         except msgspec.MsgspecError as error:
-            stream.error = f"a chunk that is not understood ({error}): {_clip(data)}"
+            if not stream.done:
+                stream.error = f"a chunk that is not understood ({error}): {_clip(data)}"
             break
         says = event.message is not None or event.detail is not UNSET  # {"code", "message"}, FastAPI's
         bare = says and not event.choices and event.usage is None
         if event.error is not None or event.object == "error" or bare:
             stream.error = _error_message(event) or _clip(data)
             break
-        _take(stream, t, event, times)
+        if event.choices and any(choice.index for choice in event.choices):
+            several = True
+            event.choices = [choice for choice in event.choices if not choice.index]
+        if event.model and isinstance(event.model, str):
+            stream.models[event.model] = None
+        _take(stream, t, event, data, fields, ids)
+    if several:
+        stream.completion_tokens = None
+        for chunk in stream.chunks:
+            chunk.reported = None
+    if stream.completion_tokens != sum(map(len, ids)):
+        _count_ids_once(stream.chunks, ids)
     return stream
+
+
+def _count_ids_once(chunks: Sequence[StreamChunk], ids: Sequence[Sequence[int]]) -> None:
+    """Count no token id twice: each chunk may repeat all ids before its own, or the last one may.
+
+    Args:
+        ids: of each chunk, as it has them.
+    """
+    holders = [i for i, of_chunk in enumerate(ids) if of_chunk]
+    if len(holders) < LEAST_REPEATED:
+        return
+    if all(len(ids[i]) < len(ids[j]) and ids[j][: len(ids[i])] == ids[i] for i, j in pairwise(holders)):
+        for i, j in pairwise(holders):
+            chunks[j].token_ids = len(ids[j]) - len(ids[i])
+        return
+    last = holders[-1]
+    before = [token for i in holders[:-1] for token in ids[i]]
+    if ids[last][: len(before)] == before:
+        chunks[last].token_ids = len(ids[last]) - len(before)
 
 
 def read_error(body: bytes) -> str:
@@ -203,12 +270,14 @@ def read_error(body: bytes) -> str:
         return _clip(body)
 
 
-def _take(stream: Stream, t: float, event: _Event, times: TimeNames) -> None:
+def _take(
+    stream: Stream, t: float, event: _Event, data: bytes, fields: StreamFields, ids_so_far: list[list[int]]
+) -> None:
     usage, reported = event.usage, None
     if usage is not None:
         reported = usage.all_completion_tokens
         stream.completion_tokens = reported if reported is not None else stream.completion_tokens
-        if usage.prompt_tokens is not None:
+        if usage.prompt_tokens:  # no prompt has none
             stream.prompt_tokens = usage.prompt_tokens
         if usage.prompt_tokens_details is not None:
             stream.cached_tokens = usage.prompt_tokens_details.cached_tokens
@@ -228,28 +297,56 @@ def _take(stream: Stream, t: float, event: _Event, times: TimeNames) -> None:
                 stream.calls_tools = stream.calls_tools or bool(called)
                 thought = delta.thought
                 answer += "".join(filter(None, (answer_of(delta.content), delta.refusal, called)))
+            if not (thought or answer):
+                thought = _elsewhere(stream, data, fields.content)
         if text := thought + answer:
             stream.text.append(text)
         role = delta is not None and delta.role is not None
         count = None if ids is None else len(ids)
+        ids_so_far.append(ids or [])
         stream.chunks.append(StreamChunk(t, len(text), count, reported, role, len(answer), bool(end)))
         if end:
             stream.finish_reason = end
         if choice.metrics is not UNSET:
-            _take_times(stream, choice.metrics, times)
+            _take_times(stream, choice.metrics, fields)
     if event.metrics is not UNSET:
-        _take_times(stream, event.metrics, times)
+        _take_times(stream, event.metrics, fields)
     if event.timings is not UNSET:
-        _take_times(stream, event.timings, times)
+        _take_times(stream, event.timings, fields)
 
 
-def _take_times(stream: Stream, raw: msgspec.Raw, times: TimeNames) -> None:
+def _elsewhere(stream: Stream, data: bytes, wanted: Sequence[str]) -> str:
+    """Return the text in the first of the fields `wanted` of a delta; note where other fields have some."""
     try:
-        fields = _fields.decode(raw)
+        deltas = [choice.delta for choice in read_json(_raw_events, data).choices[:1]]
+    except msgspec.MsgspecError:  # null instead of a delta
+        return ""
+    read_fields = _Delta.__struct_fields__
+    texts = {
+        name: _text_in(value) for delta in deltas for name, value in delta.items() if name not in read_fields
+    }
+    if text := next((texts[name] for name in wanted if texts.get(name)), ""):
+        return text
+    stream.unread.update(name for name, text in texts.items() if text)
+    return ""
+
+
+def _text_in(value: object) -> str:
+    """Return the text of a field: a string, parts, or an object that has some under a usual name."""
+    if isinstance(value, list):
+        return "".join(map(_text_in, value))
+    if isinstance(value, dict):
+        return next(filter(None, (_text_in(value.get(name)) for name in _TEXT_NAMES)), "")
+    return value if isinstance(value, str) else ""
+
+
+def _take_times(stream: Stream, raw: msgspec.Raw, fields: StreamFields) -> None:
+    try:
+        values = _fields.decode(raw)
     except msgspec.MsgspecError:  # another server's idea of metrics
         return
-    for time, names in times.items():
-        present = next((fields[name] for name in names if name in fields), None)
+    for time, names in fields.times.items():
+        present = next((values[name] for name in names if name in values), None)
         if present is not None:
             with suppress(msgspec.MsgspecError):
                 stream.times[time] = _milliseconds.decode(present)

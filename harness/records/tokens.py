@@ -1,12 +1,13 @@
 """When tokens came: how many tokens each chunk carries, and how that is known.
 
-The rules are those of docs/metrics.md, "Which chunk carries a token". A server's counts are believed only
-where they move together with its text; otherwise tokens are distributed over the chunks with text, and the
-source says `inferred`.
+The rules are those of docs/metrics.md, "Which chunk carries a token" and "Chunks that are one". A server's
+counts are believed only where they move together with its text; otherwise tokens are distributed over the
+chunks with text, and the source says `inferred`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -21,11 +22,20 @@ TokenSource = Literal["token_ids", "continuous_usage", "final_usage", "inferred"
 
 #: A chunk with text carries at least one token, but for so many: text that was held back comes at the end.
 FLUSHED_CHUNKS = 1
+#: A text before the answer of this alone is no token of the model where there is a chunk too many: what keeps
+#: a connection alive, or what a server writes in front of reasoning.
+_BLANK = re.compile(r"[\s\u200b\u2060\ufeff]*(?:<think>\s*)?")
+
+#: Chunks that are nearer to each other than NEAR_S and NEAR_SHARE of the answer's mean gap are one, where
+#: half of these gaps are below WRITE_S: servers write so fast, and no known engine generates so fast.
+NEAR_S, NEAR_SHARE, WRITE_S = 1e-3, 0.1, 1e-4
 
 #: A count without token ids is refused where it and the tokens of the text, by the model's tokenizer, differ
 #: by more than this factor and by more than TEXT_SLACK: text does not tell exactly how it was split.
 TEXT_FACTOR = 1.5
 TEXT_SLACK = 4
+#: By how much they may differ over a cell, and of how many tokens at least an answer is compared.
+CELL_FACTOR, LEAST_COMPARED = 1.15, 16
 
 #: The longest part of an answer, in characters, that is looked for when an answer repeats itself, and how
 #: many characters at least have to be those before them.
@@ -45,7 +55,8 @@ class TokenCount:
     """When tokens came, as (time, tokens), ascending, and how the counts are known (None: not at all).
 
     `problem` says why the counts cannot be right; `total` is then what the server claims. `hidden` is how
-    many tokens of reasoning the server counts beside `total` and does not send.
+    many tokens of reasoning the server counts beside `total` and does not send. `text_tokens` is how many the
+    model's tokenizer finds in the text, of as much of it as can be compared; None: that is not known.
     """
 
     source: TokenSource | None
@@ -53,39 +64,54 @@ class TokenCount:
     total: int
     problem: str | None = None
     hidden: int = 0
+    text_tokens: int | None = None
 
 
-def count_tokens(stream: Stream, tokens_of: Callable[[str], int] | None = None) -> TokenCount:
+def count_tokens(
+    stream: Stream, tokens_of: Callable[[str], int] | None = None, t_sent: float | None = None
+) -> TokenCount:
     """Count by token ids, else by usage in every chunk, else by the final usage, over the chunks with text.
 
-    Token ids count where every chunk with text has its own; usage in every chunk where each chunk with text
-    raises it. The final usage is exact where it has one token for each chunk with text, and `inferred` where
-    it has to be distributed by the length of the text.
+    A chunk with text and without a count of its own, beside chunks that have one, is no token. The final
+    usage is exact where it has one token for each chunk with text, and `inferred` where it has to be
+    distributed by the length of the text. The last chunk with text always carries a token: an answer ends
+    with its text.
 
     Args:
         tokens_of: Tokens of a text by the model's tokenizer; checks every count that has no token ids.
+        t_sent: When the request was sent; tells an answer that came at once from one that was generated fast.
     """
     chunks = stream.chunks
     source: TokenSource
     tokens_of = None if stream.calls_tools else tokens_of
     hidden = _hidden(stream, tokens_of)
     claimed = None if stream.completion_tokens is None else stream.completion_tokens - hidden
-    if _has_own_ids(chunks):
-        source, counts = "token_ids", [chunk.token_ids or 0 for chunk in chunks]
-    elif (steps := _usage_steps(chunks, hidden)) is not None:
+    text = _text_of_tokens(stream, claimed)
+    ids = [chunk.token_ids or 0 for chunk in chunks]
+    if _tell_all(ids, text, claimed):
+        source, counts = "token_ids", ids
+    elif (steps := _usage_steps(chunks, text, hidden, claimed)) is not None:
         source, counts = "continuous_usage", steps
     else:
-        total = claimed if claimed is not None else sum(chunk.token_ids or 0 for chunk in chunks)
+        total = claimed if claimed is not None else sum(ids)
         if not total:
             return TokenCount(None, [], 0, hidden=hidden)
-        lengths = [chunk.text for chunk in chunks]
-        if (end := _end_token(stream, total)) is not None:
-            lengths[end] = 1
-        source = "final_usage" if total == sum(length > 0 for length in lengths) else "inferred"
-        counts = distribute(total, lengths)
+        if (end := _end_token(stream, text, total)) is not None:
+            text[end] = 1
+        holders = [i for i, length in enumerate(text) if length]
+        source = "final_usage" if total == len(holders) else "inferred"
+        if len(holders) == total + FLUSHED_CHUNKS and total > 1:
+            text[holders[-2]] = 0
+        counts = distribute(total, text)
+    last = max((i for i, chunk in enumerate(chunks) if chunk.text), default=0)
+    if sum(counts) > 1 and chunks[last].text and not any(counts[last:]):
+        counts[max(i for i in range(last) if counts[i])] -= 1
+        counts[last] = 1
     events = [(chunk.t, tokens) for chunk, tokens in zip(chunks, counts, strict=True) if tokens > 0]
-    problem = None if source == "token_ids" else _problem(stream, counts, tokens_of)
-    return TokenCount(source, _by_stamp(events), sum(counts), problem, hidden)
+    problem, text_tokens = None, None
+    if source != "token_ids":
+        problem, text_tokens = _compare(stream, text, counts, tokens_of)
+    return TokenCount(source, join_near(events, t_sent), sum(counts), problem, hidden, text_tokens)
 
 
 def distribute(total: int, text: Sequence[int]) -> list[int]:
@@ -140,69 +166,131 @@ def _hidden(stream: Stream, tokens_of: Callable[[str], int] | None) -> int:
     return 0 if shown or abs(counted - claimed) < abs(counted - left) else hidden
 
 
-def _end_token(stream: Stream, total: int) -> int | None:
+def _text_of_tokens(stream: Stream, claimed: int | None) -> list[int]:
+    """Return the characters of each chunk, 0 for those that a server wrote before the model's first token.
+
+    These are blank, name the role or begin reasoning, have no ids, and are as many as there are more chunks
+    with text than tokens.
+    """
+    text = [chunk.text for chunk in stream.chunks]
+    holders = [i for i, length in enumerate(text) if length]
+    surplus = len(holders) - (len(holders) if claimed is None else claimed)
+    leading = holders[: max(0, surplus)]
+    if claimed and all(
+        (stream.chunks[i].role or _BLANK.fullmatch(part)) and not stream.chunks[i].token_ids
+        for i, part in zip(leading, stream.text, strict=False)
+    ):
+        for i in leading:
+            text[i] = 0
+    return text
+
+
+def _end_token(stream: Stream, text: Sequence[int], total: int) -> int | None:
     """The chunk of a last token that the usage counts and no text shows: the one without text that ends the
     answer, where there is one token more than chunks with text. An end token says `stop`; the only token of
     an answer may also be half a character, or one that text leaves out, and `length` ends the answer."""
-    with_text = sum(chunk.text > 0 for chunk in stream.chunks)
+    with_text = sum(length > 0 for length in text)
     if total != with_text + 1 or (stream.finish_reason != "stop" and (with_text or stream.reasoning_tokens)):
         return None
     ends = (i for i, chunk in enumerate(stream.chunks) if chunk.ends and not chunk.text)
     return next(ends, None)
 
 
-def _has_own_ids(chunks: Sequence[StreamChunk]) -> bool:
-    """Return True if there are token ids, and no chunk has text without any."""
-    return any(chunk.token_ids for chunk in chunks) and all(chunk.token_ids for chunk in chunks if chunk.text)
+def _tell_all(counts: Sequence[int], text: Sequence[int], claimed: int | None) -> bool:
+    """Return True if counts of single chunks say what each carries: every chunk with text has one, or most
+    have and the sum is what the server claims."""
+    with_text = sum(length > 0 for length in text)
+    bare = sum(length > 0 and not count for length, count in zip(text, counts, strict=True))
+    if not any(counts):
+        return False
+    return not bare or (2 * bare < with_text and claimed in (None, sum(counts)))
 
 
-def _usage_steps(chunks: Sequence[StreamChunk], hidden: int) -> list[int] | None:
-    """Return what each chunk adds to the usage beyond `hidden` tokens; None unless every chunk with text adds
-    something.
+def _usage_steps(
+    chunks: Sequence[StreamChunk], text: Sequence[int], hidden: int, claimed: int | None
+) -> list[int] | None:
+    """Return what each chunk adds to the usage beyond `hidden` tokens; None unless that is what it carries.
 
-    Usage before the first text shows no token: what it adds counts with the next text. Where no chunk has
-    text, each that does not name the role has to add one token: halves of characters, or tokens that text
-    leaves out.
+    Every chunk with text has to add something; or all but few add one token each, nothing else adds any, and
+    the sum is what the server claims. Usage before the first text shows no token: what it adds counts with
+    the next text. Where no chunk has text, each that does not name the role has to add one token: halves of
+    characters, or tokens that text leaves out.
     """
-    silent = not any(chunk.text for chunk in chunks)
+    silent = not any(text)
     steps, before, seen_text = [], hidden, silent and bool(chunks)
-    for chunk in chunks:
-        seen_text = seen_text or chunk.text > 0
+    for chunk, length in zip(chunks, text, strict=True):
+        seen_text = seen_text or length > 0
         step = 0 if chunk.reported is None else chunk.reported - before
-        if (chunk.text > 0 and step <= 0) or (silent and not chunk.role and step != 1):
+        if silent and not chunk.role and step != 1:
             return None
         if not seen_text or (silent and chunk.role):
             step = 0
         step = max(0, step)
         before += step
         steps.append(step)
-    return steps if seen_text else None
-
-
-def _by_stamp(events: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
-    """Chunks that arrived at the same moment are one: how a server cuts its bytes makes no difference."""
-    merged: list[tuple[float, int]] = []
-    for t, tokens in events:
-        if merged and merged[-1][0] == t:
-            tokens += merged.pop()[1]
-        merged.append((t, tokens))
-    return merged
-
-
-def _problem(stream: Stream, counts: Sequence[int], tokens_of: Callable[[str], int] | None) -> str | None:
-    """Return why the server's counts, one for each chunk, do not fit the text that it sent."""
-    total = sum(counts)
-    with_text = len(stream.text)
-    if total < with_text - FLUSHED_CHUNKS:
-        return f"{with_text} chunks with text, and only {total} tokens by the server's usage"
-    if tokens_of is None or not with_text:
+    if not seen_text or not any(steps):
         return None
+    whole = all(step or not length for step, length in zip(steps, text, strict=True))
+    ones = max(steps) == 1 and all(length or not step for step, length in zip(steps, text, strict=True))
+    return steps if whole or (ones and sum(steps) == claimed and _tell_all(steps, text, claimed)) else None
+
+
+def join_near(events: Sequence[tuple[float, int]], t_sent: float | None = None) -> list[tuple[float, int]]:
+    """Make one chunk of those that a server wrote together: how it cuts its bytes makes no difference.
+
+    A chunk has the time of its last part, the first chunk of an answer that of its first.
+
+    Args:
+        t_sent: When the request was sent: an answer that came within a tenth of the time until then, faster
+            than tokens can be made, came at once.
+    """
+    if len(events) < 2:
+        return list(events)
+    (first, _), (last, _) = events[0], events[-1]
+    mean = (last - first) / (len(events) - 1)
+    near = min(NEAR_S, NEAR_SHARE * mean)
+    if t_sent is not None and mean < WRITE_S and last - first < NEAR_SHARE * (first - t_sent):
+        near = NEAR_S
+    short = [gap for (before, _), (now, _) in pairwise(events) if 0 < (gap := now - before) < near]
+    if short and sorted(short)[len(short) // 2] >= WRITE_S:
+        near = 0.0
+    joined, before = [events[0]], first
+    for t, tokens in events[1:]:
+        if t == before or t - before < near:
+            tokens += joined.pop()[1]
+        joined.append((t, tokens))
+        before = t
+    if len(joined) > 1:
+        joined[0] = (first, joined[0][1])
+    return joined
+
+
+def _compare(
+    stream: Stream, text: Sequence[int], counts: Sequence[int], tokens_of: Callable[[str], int] | None
+) -> tuple[str | None, int | None]:
+    """Return why the server's counts, one for each chunk, do not fit the text that it sent, and how many
+    tokens the model's tokenizer finds in as much of it as can be compared; None: nothing, not known."""
+    total = sum(counts)
+    with_text = sum(length > 0 for length in text)
+    if total < with_text - FLUSHED_CHUNKS:
+        return f"{with_text} chunks with text, and only {total} tokens by the server's usage", None
+    if tokens_of is None or not with_text:
+        return None, None
     counted = _tokens_in(stream.text, total, tokens_of)
-    if _differ(total, counted):
+    text_tokens: int | None = counted
+    if _apart(total, counted):
         parts, kept = _without_cycle(stream, counts)
-        if _differ(kept, _tokens_in(parts, kept, tokens_of)):
-            return f"{total} tokens by the server's usage, {counted} by the model's tokenizer in its text"
-    return None
+        counted_once = _tokens_in(parts, kept, tokens_of)
+        text_tokens = round(total * counted_once / kept) if kept >= LEAST_COMPARED else None
+        if _differ(total, counted) and _differ(kept, counted_once):
+            reason = f"{total} tokens by the server's usage, {counted} by the model's tokenizer in its text"
+            return reason, text_tokens
+    return None, text_tokens
+
+
+def _apart(total: int, counted: int) -> bool:
+    """Tell whether two counts differ by more than text can be split in two ways."""
+    return max(total, counted) > CELL_FACTOR * min(total, counted)
 
 
 def _differ(total: int, counted: int) -> bool:
@@ -218,11 +306,11 @@ def _tokens_in(parts: Sequence[str], total: int, tokens_of: Callable[[str], int]
     """
     text = "".join(parts)
     counted = tokens_of(text)
-    if counted <= total or (REPLACEMENT not in text and not _differ(total, counted)):
+    if counted <= total or (REPLACEMENT not in text and not _apart(total, counted)):
         return counted
     parts = [part.replace(REPLACEMENT, "") for part in parts]
     counted = max(total, sum(map(tokens_of, parts)))
-    if _differ(total, counted):
+    if _apart(total, counted):
         counted = max(total, min(counted, tokens_of("".join(parts))))
     return counted
 

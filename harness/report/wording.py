@@ -80,8 +80,7 @@ WORDING: dict[FactKind, Wording] = {
         "invalid", "client", "client late", "The client sent requests to {engines} late.",
         "{late} of {requests} requests by over {limit_ms} ms ({statistic} submit lag: {lag_ms} ms)",
         {"node": ", sent by node {node}", "opening": "; all of these on new connections"},
-        hint="Use a lighter load, or leave the client a core of its own; see whether other programs ran, or "
-        "the server is slow to accept connections.",
+        hint="Use a lighter load, or leave the client a core of its own; see whether other programs ran.",
     ),
     "busy": Wording(
         "invalid", "client", "client late", "A client process had too much to do for {engines}.",
@@ -240,6 +239,30 @@ WORDING: dict[FactKind, Wording] = {
         "{tokens_per_step} tokens a step",
         hint="Real text is drafted better or worse: use --dataset.",
     ),
+    "miscounted": Wording(
+        "warning", "answers", "tokens miscounted", "{engines} may count tokens wrongly.",
+        "the server counts {counted} tokens, the model's tokenizer finds {found} in its text: N, tok/s and "
+        "TPOT may be wrong by a factor of {factor}",
+    ),
+    "unread_fields": Wording(
+        "warning", "answers", "unread text", "Text of {engines} was not read.",
+        "in {share} of the answers there is text in {fields}: TTFT may be too long, and TPOT wrong",
+        hint="--content-field with the field's name reads it as reasoning.",
+    ),
+    "other_model": Wording(
+        "warning", "answers", "several models", "More than one model answered for {engines}.",
+        "{share} of the answers name {named}, and not the model that was asked for",
+    ),
+    "resent": Wording(
+        "warning", "other", "requests sent again", "{engines} dropped requests unanswered.",
+        "{resent} of {requests} requests were sent again, as their connection was closed",
+        hint="They count as answered, and their times begin when they were first sent.",
+    ),
+    "slow_connect": Wording(
+        "warning", "other", "slow connections", "Connections to {engines} were slow to open.",
+        "{slow} of {requests} requests waited over {limit_ms} ms for one, up to {most_ms} ms",
+        hint="TTFT does not have this wait, TTFT from schedule does.",
+    ),
     "uncommitted": Wording(
         "warning", "run", "uncommitted code", "The measured code was not committed.",
         "it was commit {commit} with changes, so the same code cannot be measured again",
@@ -281,14 +304,16 @@ WORDING: dict[FactKind, Wording] = {
         "not count",
     ),
     "large_chunks": Wording(
-        "note", "other", "more notices", "Text of {engines} came in large chunks.",
-        "the engine decodes {tokens_per_step} tokens a step",
+        "note", "other", "more notices", "Chunks of {engines} carry several tokens.",
+        "when the tokens of a chunk were there is not known",
         {
             "usual": "; half of the tokens came in chunks of {usual} or more",
+            "icl_ms": "; ICL p50 is {icl_ms} ms, and a token may have been there as long before its chunk",
             "first": "; half of the answers began with a chunk of {first} or more",
-            "icl_ms": "; ICL p50 is {icl_ms} ms",
+            "ttft_low_ms": ": TTFT p50 is between {ttft_low_ms} and {ttft_ms} ms",
+            "tokens_per_step": "; the engine decodes {tokens_per_step} tokens a step",
         },
-        hint="If text is held back, TTFT is too long, TPOT and ITL are too short.",
+        hint="TPOT, which divides by the tokens after the first chunk, and E2E are right.",
     ),
     "hidden": Wording(
         "note", "other", "more notices", "Reasoning of {engines} is not sent.",
@@ -297,7 +322,28 @@ WORDING: dict[FactKind, Wording] = {
     ),
     "inferred": Wording(
         "note", "other", "more notices", "ITL of {engines} is inferred from the length of the text.",
-        "in {share} of the answers several tokens come in a chunk, and the server does not report how many",
+        "in {share} of the answers the server does not report which chunk carries which tokens",
+        {
+            "factor": "; in some it counts {factor} times as many tokens as came chunks: if that is wrong, N "
+            "and tok/s are as many times too high, and TPOT too low"
+        },
+    ),
+    "extra_chunk": Wording(
+        "note", "other", "more notices", "Answers of {engines} have a chunk more than tokens.",
+        "in {share} of the answers; if their first chunk is no token, TTFT p50 is {ttft_high_ms} and not "
+        "{ttft_ms} ms",
+    ),
+    "named_otherwise": Wording(
+        "note", "other", "more notices", "{engines} names its model otherwise than it was asked for.",
+        "its answers name {named}",
+    ),
+    "impossible_times": Wording(
+        "note", "other", "more notices", "Times that {engines} reports of itself are left out.",
+        "in {share} of the answers the queue or the prefill took longer than TTFT, which is not possible",
+    ),
+    "uncounted_prompts": Wording(
+        "note", "other", "more notices", "Prompt tokens of {engines} are not counted.",
+        "total tok/s has none", hint="--tokenizer names the model's tokenizer.",
     ),
     "slower_when_lighter": Wording(
         "note", "other", "more notices", "Slower at a lighter load: {engines}.",

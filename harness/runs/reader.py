@@ -44,6 +44,8 @@ from harness.schema.run_info import RunInfo, gpus_used
 _CLOSE = {"rel_tol": 1e-9, "abs_tol": 1e-9}
 #: Fields of a summary that are not compared: later versions notice more, and judge lag otherwise.
 _UNLIKE = {"notices", "valid", "invalid_reasons"}
+#: What depends on TPOT, which versions that do not store `resent` divided by N - 1.
+_OF_OLD_TPOT = {"tpot_ms", "goodput_req_per_s", "slo_met"}
 
 
 @dataclass(frozen=True)
@@ -228,13 +230,15 @@ def recompute(results: OnlineResults, groups: Sequence[Group], server: pd.DataFr
 
 def disagreements(stored: OnlineResults, computed: OnlineResults) -> list[str]:
     """List where two results of one run differ, a line a value; floating-point dust does not count, nor what
-    an older version did not store, nor notices.
+    an older version did not store or had by another formula, nor notices.
 
     Metrics that are not installed here are left out, and where there are such the comparisons too: these were
     corrected for other metrics.
     """
     absent = {*map(_name, computed.summaries)} - {*map(_name, stored.summaries)}
     foreign = {name for summary in stored.summaries for name in summary.model_extra or {}} - {*METRICS}
+    if any("resent" not in summary.model_fields_set for summary in stored.summaries):
+        foreign |= _OF_OLD_TPOT
     return [
         *(f"{name}: not stored" for name in sorted(absent)),
         *_between(_named(stored.summaries, foreign, stored=True), _named(computed.summaries)),
@@ -256,7 +260,8 @@ def _named(
     """Return the values of summaries by their names; of stored ones those that were stored."""
     exclude = dict.fromkeys((*without, *_UNLIKE), True) | {"rates_ci": {*without}}
     dumps = ((s, s.model_dump(exclude=exclude, exclude_unset=stored)) for s in summaries)
-    return dict(leaf for summary, values in dumps for leaf in _leaves(_name(summary), values))
+    leaves = (leaf for summary, values in dumps for leaf in _leaves(_name(summary), values))
+    return {place: value for place, value in leaves if not place.endswith(", source")}  # as notices have it
 
 
 def _name(summary: OnlineSummary) -> str:

@@ -15,7 +15,7 @@ from harness.engines.server_pages import post
 from harness.loadgen.load_plan import LoadPlan, WireRequest
 from harness.plain_text import visible
 from harness.records.cell import Answers, CellRecords, Expected, cell_records
-from harness.records.stream import TimeNames
+from harness.records.stream import StreamFields
 from harness.runs.resolved import Resolved
 from harness.runs.schedule import Cell
 from harness.schema.load import Batch, Load
@@ -53,13 +53,13 @@ class ServerSession:
         return [engine.server_series for engine in self._engines if engine.server_series]
 
     @property
-    def response_times(self) -> TimeNames:
-        """Fields of a stream that may have each of the times that an engine measures."""
+    def fields(self) -> StreamFields:
+        """Fields of its streams: those that may have each of the times that an engine measures, or text."""
         names: dict[str, list[str]] = {}
         for engine in self._engines:
             for metric, name in engine.response_times.items():
                 names.setdefault(metric, []).append(name)
-        return names
+        return StreamFields(names, self.resolved.settings.content_field, self.request_settings.served_name)
 
     def speculation(self, before: Samples, after: Samples) -> SpeculationCount | None:
         """Count drafted tokens between two readings of the server's metrics."""
@@ -98,7 +98,7 @@ class ServerSession:
         most = [request.output_tokens for request in requests]
         return (
             LoadPlan(target, wire, load.in_flight, timeout_s, deadline_s, batch, memory),
-            Reading(expected, asked_as.tokenizer, answered(requests), most, self.response_times),
+            Reading(expected, asked_as.tokenizer, answered(requests), most, self.fields),
         )
 
     def records(self, answers: Answers, planned: Sequence[PlannedRequest], cell: Cell) -> CellRecords:

@@ -27,7 +27,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "no_success": ("first",),
     # Some requests failed; `first` is the error of the first one.
     "failures": ("failed", "requests", "first"),
-    # The client, or the node `node`, sent requests late; `opening`: all of these on new connections.
+    # The client, or the node `node`, sent requests late; older results have `opening`.
     "late": ("node", "statistic", "late", "requests", "lag_ms", "limit_ms", "opening"),
     # A client process took more `unit` a second than half of what it can; `clients` would do.
     "busy": ("unit", "per_s", "ceiling_per_s", "clients"),
@@ -61,12 +61,31 @@ KINDS: dict[str, tuple[str, ...]] = {
     "throttled": ("gpu", "reason", "share"),
     # Repeats' medians of `metric` are far apart.
     "repeats_differ": ("metric", "low", "high"),
-    # Tokens of a share of the answers were not counted one by one.
-    "inferred": ("share",),
+    # Tokens of a share of the answers were not counted one by one; the count may be wrong by `factor`.
+    "inferred": ("share", "factor"),
+    # By the model's tokenizer the text has `found` tokens and not `counted`: `factor` times as many or few.
+    "miscounted": ("counted", "found", "factor"),
+    # A share of the answers has a chunk with text more than tokens: TTFT p50 may be up to `ttft_high_ms`.
+    "extra_chunk": ("share", "ttft_ms", "ttft_high_ms"),
+    # Text in `fields` of deltas, in a share of the answers, was not read.
+    "unread_fields": ("fields", "share"),
+    # A share of the answers of a cell names `named`, others the model that was asked for, or another one.
+    "other_model": ("named", "share"),
+    # All answers name `named` and not the model that was asked for.
+    "named_otherwise": ("named",),
+    # The engine's own times are left out: in a share of the answers a part was longer than TTFT.
+    "impossible_times": ("share",),
+    # The server closed the connection of `resent` requests unanswered, and they were sent again.
+    "resent": ("resent", "requests"),
+    # New connections took long to open.
+    "slow_connect": ("slow", "requests", "most_ms", "limit_ms"),
+    # Neither the server nor a tokenizer counts prompt tokens.
+    "uncounted_prompts": (),
     # Reasoning was counted and not sent.
     "hidden": ("hidden", "tokens"),
-    # Half of the tokens came in chunks of `usual` or more, or half of the answers began with `first`.
-    "large_chunks": ("usual", "first", "tokens_per_step", "icl_ms"),
+    # Half of the tokens came in chunks of `usual` or more, or half of the answers began with `first`: then
+    # TTFT p50 is at least `ttft_low_ms`.
+    "large_chunks": ("usual", "first", "tokens_per_step", "icl_ms", "ttft_ms", "ttft_low_ms"),
     # A closed loop has few requests for each in flight.
     "few_rounds": ("requests",),
     # A cell was measured for few seconds, or fewer than asked for.

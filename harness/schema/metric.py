@@ -51,7 +51,11 @@ class Times(Protocol):
 
     @property
     def steps(self) -> Floats:
-        """(U,) output tokens after the first; NaN where there is none, or where all came at one moment."""
+        """(U,) output tokens after the first chunk; NaN where there are none."""
+
+    @property
+    def connecting(self) -> Floats:
+        """(U,) time to open the connection in s, 0 where one was there."""
 
     @property
     def gap_ms(self) -> Floats:

@@ -60,8 +60,9 @@ BUILT_IN = (
         "tpot_ms",
         "TPOT",
         "time per output token",
-        "(t_last − t_first) / (N − 1)",
-        "The mean time between the N output tokens of a request, for requests of two tokens or more.",
+        "(t_last − t_first) / (N − k₁)",
+        "The mean time of an output token after the first chunk, whose k₁ tokens all arrive at t_first. "
+        "None where all tokens came in one chunk.",
         lambda t: (t.last - t.first) * MS / t.steps,
         uses=_HEADLINE,
     ),
@@ -100,11 +101,11 @@ BUILT_IN = (
         "submit_lag_ms",
         "Submit lag",
         "submit lag",
-        "t_sent − t_sched",
-        "How late the client sent a request. It is a property of the client, not of the engine: a "
-        "cell whose p99 (of fewer than 100 requests: whose second highest value) exceeds the larger of 1 ms "
-        "and 5 % of its TTFT p50 is invalid.",
-        lambda t: (t.sent - t.sched) * MS,
+        "t_sent − t_sched − time to connect",
+        "How late the client sent a request, but for the wait for a new connection. It is a property of the "
+        "client, not of the engine: a cell whose p99 (of fewer than 100 requests: whose second highest "
+        "value) exceeds the larger of 1 ms and 5 % of its TTFT p50 is invalid.",
+        lambda t: (t.sent - t.sched - t.connecting) * MS,
     ),
     Metric(
         "ttft_from_schedule_ms",

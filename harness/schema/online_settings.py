@@ -98,6 +98,12 @@ class ServerGroup(Group):
         description="environment variable that holds the running server's API key; "
         "of several servers LABEL=NAME,…",
     )
+    content_field: list[str] = Field(
+        [],
+        description="field of a chat's deltas with reasoning, beside reasoning_content and reasoning; "
+        "may be repeated",
+        json_schema_extra={"metavar": "NAME", "repeatable": True},
+    )
     ca_cert: Path | None = Field(None, description="PEM file of certificates to trust beside the system's")
     wait_ready: float = Field(0, ge=0, description="seconds to wait for a running server to answer")
     prompt_nonce: int | None = Field(

@@ -71,6 +71,7 @@ class OnlineSummary(Strict):
     num_requests: int
     num_success: int
     num_error: int
+    resent: int = Field(0, description="times that requests were sent again, as their connection was closed")
     errors: dict[str, int] = Field({})
     duration_s: float
     offered_req_per_s: float

@@ -136,7 +136,7 @@ def test_times_are_those_of_the_definitions() -> None:
     times.add(1.0, [(1.5, 2), (1.7, 4), (1.8, 1)])
     assert times.ttft == pytest.approx([500])
     assert times.e2e == pytest.approx([800])
-    assert times.tpot == pytest.approx([300 / 6])
+    assert times.tpot == pytest.approx([300 / 5])
     assert times.itl == pytest.approx([50, 50, 50, 50, 100])
 
 

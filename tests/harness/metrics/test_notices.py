@@ -117,10 +117,84 @@ def test_a_session_lasts_from_its_first_request_to_its_last_token() -> None:
 
 
 def test_tokens_that_were_dealt_out_mark_itl() -> None:
+    rows = answered(1, *(2,) * 9, token_source="inferred")
+    for summary in summaries(rows):
+        assert summary.itl_ms.source == "inferred" and summary.tpot_ms.source == "measured"
+        [values] = [fact.values for fact in summary.notices if fact.kind == "inferred"]
+        assert values == {"share": 1, "factor": pytest.approx(1.9)}
+    counted = [row | {"text_tokens": 18} for row in rows]
+    [values] = [fact.values for fact in summaries(counted)[0].notices if fact.kind == "inferred"]
+    assert values == {"share": 1}
+    for found, factor in ((26, 26 / 19), (12, 19 / 12)):
+        rows = [row | {"text_tokens": found} for row in rows]
+        [values] = [fact.values for fact in summaries(rows)[0].notices if fact.kind == "miscounted"]
+        assert values["factor"] == pytest.approx(factor)
+
+
+def test_a_chunk_more_than_tokens_makes_ttft_an_interval() -> None:
     [repeat, pooled] = summaries(cell(lambda i: 0.05, token_source="inferred"))
     for summary in (repeat, pooled):
-        assert kinds(summary) == ["inferred"]
-        assert summary.itl_ms.source == "inferred" and summary.tpot_ms.source == "measured"
+        assert kinds(summary) == ["extra_chunk"] and summary.ttft_ms.source == "inferred"
+        values = summary.notices[0].values
+        assert float(values["ttft_high_ms"]) - float(values["ttft_ms"]) == pytest.approx(10)
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ([None, None], []),
+        (["small", "small"], ["named_otherwise"]),
+        ([None, "small"], ["other_model"]),
+        (["large", "small"], ["other_model"]),
+    ],
+)
+def test_answers_that_name_other_models(names: list[str | None], expected: list[str]) -> None:
+    rows = [row | {"other_models": names[row["request"] % 2]} for row in STEADY]
+    assert kinds(summaries(rows)[0]) == expected
+
+
+def test_an_adapter_that_names_itself_is_what_was_asked_for() -> None:
+    rows = [
+        row | {"adapter": name, "other_models": name}
+        for row in STEADY
+        for name in [("a", None)[row["request"] % 2]]
+    ]
+    assert kinds(summaries(rows)[0]) == []
+
+
+def test_times_of_a_server_that_cannot_be_are_left_out() -> None:
+    for prefill_ms, expected in ((40.0, []), (35_000.0, ["impossible_times"])):
+        [repeat, _] = summaries(cell(lambda i: 0.05, queue_wait_ms=5.0, prefill_ms=prefill_ms))
+        assert kinds(repeat) == expected
+        assert (
+            (repeat.queue_wait_ms.source == "unknown")
+            == (repeat.prefill_ms.source == "unknown")
+            == bool(expected)
+        )
+
+
+def test_connections_are_the_servers_and_requests_sent_again_are_counted() -> None:
+    rows = cell(lambda i: 0.05)
+    for row in rows[:5]:
+        row |= {"connecting_s": 0.2, "resent": 1, "t_sched": row["t_sent"] - 0.2}
+    [repeat, pooled] = summaries(rows)
+    assert repeat.valid and repeat.resent == pooled.resent == 5
+    assert kinds(repeat) == ["resent", "slow_connect"]
+    assert repeat.notices[0].values == {"resent": 5, "requests": 80}
+    assert repeat.notices[1].values == pytest.approx(
+        {"slow": 5, "requests": 80, "most_ms": 200, "limit_ms": 2.5}, rel=0.1
+    )
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ({"unread_fields": "thoughts", "hidden_tokens": 9}, "unread_fields"),
+        ({"input_tokens": 0}, "uncounted_prompts"),
+    ],
+)
+def test_what_was_not_read_or_counted_is_said(columns: dict[str, Any], expected: str) -> None:
+    assert kinds(summaries(cell(lambda i: 0.05, **columns))[0]) == [expected]
 
 
 def test_reasoning_that_was_not_sent_is_said_with_its_share() -> None:
@@ -280,7 +354,7 @@ LOAD = ClosedLoop(concurrency=1)
 STEP_S = 0.005
 
 
-def answered(*chunks: int, requests: int = 8) -> list[dict[str, Any]]:
+def answered(*chunks: int, requests: int = 8, **columns: Any) -> list[dict[str, Any]]:
     """Requests answered in chunks of so many tokens, a token every 5 ms, sent when a chunk is full."""
     rows = []
     for i in range(requests):
@@ -288,7 +362,7 @@ def answered(*chunks: int, requests: int = 8) -> list[dict[str, Any]]:
         for size in chunks:
             tokens += size
             stream.append((sent + 0.04 + (tokens - 1) * STEP_S, size))
-        rows.append({"t_sched": None, "t_sent": sent, "chunks": stream, "load": load_text(LOAD)})
+        rows.append({"t_sched": None, "t_sent": sent, "chunks": stream, "load": load_text(LOAD), **columns})
     return rows
 
 
@@ -302,14 +376,22 @@ def noticed(rows: Sequence[dict[str, Any]], tokens_per_step: float | None = None
     return repeat
 
 
-@pytest.mark.parametrize("chunks", [(1,) * 64, (1, *(4,) * 15, 3), (4,) * 16, (2, 1, 30, *(1,) * 40)])
+@pytest.mark.parametrize("chunks", [(1,) * 64, (1, 2, 1, 30, *(1,) * 40)])
 def test_what_engines_send_is_not_noticed(chunks: tuple[int, ...]) -> None:
     assert noticed(answered(*chunks)) == []
 
 
 def test_text_that_a_gateway_holds_back_is_noticed() -> None:
     [values] = noticed(answered(*(16,) * 4))
-    assert values == {"usual": 16, "first": 16, "tokens_per_step": 1, "icl_ms": pytest.approx(80)}
+    ttft_ms = values.pop("ttft_ms")
+    assert values.pop("ttft_low_ms") == pytest.approx(max(0.0, float(ttft_ms) - 15 * 5))
+    assert values == {"usual": 16, "first": 16, "icl_ms": pytest.approx(80)}
+
+
+@pytest.mark.parametrize("chunks", [(1, *(4,) * 15, 3), (2,) * 32])
+def test_chunks_of_a_few_tokens_are_noticed_where_no_engine_drafts(chunks: tuple[int, ...]) -> None:
+    [values] = noticed(answered(*chunks))
+    assert ("first" in values) == (chunks[0] > 1) and values["usual"] == chunks[1]
 
 
 def test_a_first_chunk_alone_moves_ttft() -> None:
@@ -331,5 +413,5 @@ def test_an_engine_that_drafts_says_so() -> None:
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=12))
 def test_it_is_said_exactly_where_half_of_the_tokens_came_so(sizes: list[int]) -> None:
-    large = sum(size for size in sizes if size > 4)
-    assert bool(noticed(answered(*sizes, requests=2))) == (sizes[0] > 4 or 2 * large > sum(sizes))
+    large = sum(size for size in sizes if size > 1)
+    assert bool(noticed(answered(*sizes, requests=2))) == (sizes[0] > 1 or 2 * large > sum(sizes))

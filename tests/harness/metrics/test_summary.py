@@ -54,12 +54,12 @@ def by_hand(rows):
     good = [row for row in rows if "error" not in row]
     samples = {name: [] for name in ("ttft_ms", "tpot_ms", "itl_ms", "icl_ms", "e2e_ms", "submit_lag_ms")}
     for row in good:
-        times, tokens = [t for t, _ in row["chunks"]], sum(k for _, k in row["chunks"])
+        times, tokens = [t for t, _ in row["chunks"]], sum(k for _, k in row["chunks"][1:])
         samples["ttft_ms"].append((times[0] - row["t_sent"]) * 1000)
         samples["e2e_ms"].append((times[-1] - row["t_sent"]) * 1000)
         samples["submit_lag_ms"].append((row["t_sent"] - row["t_sched"]) * 1000)
-        if tokens > 1 and times[-1] > times[0]:
-            samples["tpot_ms"].append((times[-1] - times[0]) * 1000 / (tokens - 1))
+        if tokens and times[-1] > times[0]:
+            samples["tpot_ms"].append((times[-1] - times[0]) * 1000 / tokens)
         for (before, _), (after, k) in zip(row["chunks"], row["chunks"][1:], strict=False):
             samples["icl_ms"].append((after - before) * 1000)
             samples["itl_ms"] += [(after - before) * 1000 / k] * k

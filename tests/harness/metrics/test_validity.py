@@ -131,18 +131,6 @@ def test_a_cell_that_lag_alone_makes_invalid(lag_s: float, error: str | None, la
     assert (late_alone(group) is not None) == late
 
 
-def test_requests_that_were_late_on_new_connections_are_not_the_clients_fault_alone() -> None:
-    for reused in ([False, False, True], [True, False, True], [None] * 3):
-        lags = [(0.05, reused[0]), (0.05, reused[1]), *[(0.0002, reused[2])] * 58]
-        sent = [
-            {"t_sched": t, "t_sent": t + lag, "chunks": [(t + lag + 0.01, 1)], "connection_reused": kept}
-            for t, (lag, kept) in enumerate(lags)
-        ]
-        [group] = split(*build(sent))
-        [reason] = invalid_reasons(group)
-        assert reason.values["opening"] is (reused[:2] == [False, False])
-
-
 def test_the_table_has_each_node_with_its_own_lag() -> None:
     groups = split(*build(rows({"a": 0.0002, "b": 0.02})))
     senders = {0: [HostCell(name=name, clients=[0], requests=50, clock=CLOCK) for name in "ab"]}

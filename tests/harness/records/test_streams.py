@@ -11,7 +11,7 @@ import pytest
 
 from harness.loadgen.load_plan import ErrorKind, RawResponse
 from harness.records.request_record import RequestRecord, read_request
-from harness.records.stream import read_error
+from harness.records.stream import StreamFields, read_error
 
 JSON = "application/json"
 #: As of a running server, whose engine is unknown.
@@ -74,7 +74,7 @@ def read(
     head = f"HTTP/1.1 {status} X\r\n{kind}{coded}\r\n".encode()
     segments = [(float(t), data) for t, data in enumerate([head, *reads])]
     raw = RawResponse(0, 0.0, 0.0, 9.0, segments, error, error or "")
-    return read_request(raw, exact, tokens_of=tokens_of, times=TIMES)
+    return read_request(raw, exact, tokens_of=tokens_of, fields=StreamFields(TIMES))
 
 
 def test_vllm_with_token_ids_and_metrics() -> None:

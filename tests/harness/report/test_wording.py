@@ -20,7 +20,7 @@ SNAPSHOT = Path(__file__).with_name("wording.txt")
 TEXT = {
     "node", "statistic", "unit", "detail", "other", "metric", "gpu", "reason", "heavier", "first", "folders",
     "absent", "lacking", "subcommand", "hint", "checks", "option", "model", "listed", "setting", "reported",
-    "items", "dataset", "fit", "commit",
+    "items", "dataset", "fit", "commit", "fields", "named",
 }  # fmt: skip
 TRUE = {"opening", "ended", "offline", "ample", "steady"}
 #: Ways to read a sentence that the program wrote.
