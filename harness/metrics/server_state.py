@@ -80,40 +80,41 @@ def page_facts(group: Group, readings: pd.DataFrame) -> list[Fact]:
         return []
     t = readings["t"].to_numpy(np.float64)
     values = {name: readings[name].to_numpy(np.float64) for name in ("preemptions", "kv_usage")}
-    others = _others(requests, readings, begin)
+    others, before = _others(requests, readings)
     preempted = np.append(np.diff(values["preemptions"]) > 0, False)
     states: list[tuple[str, npt.NDArray[np.bool_], dict[str, Value]]] = [
         ("preempted", preempted, {"preemptions": float(np.nanmax(np.append(values["preemptions"], 0)))}),
         ("full_cache", values["kv_usage"] > FULL_CACHE, {}),
         ("others_requests", others > 0, {"most": float(others.max())}),
     ]
-    if (before := others[t < begin]).size and before[-1] > 0:
-        states[-1][2]["before"] = float(before[-1])
+    if before:
+        states[-1][2]["before"] = before
     edges = np.clip(np.append(t, max(end, t[-1])), begin, end)
     edges[0] = begin
     facts = []
     for kind, holds, of_kind in states:
         share = float((np.diff(edges) * holds).sum()) / (end - begin)
-        if share or "before" in of_kind:
+        if share:
             times = {name: each.slower_while(edges, holds) for name, each in waits(group).items()}
             slower = {name: ratio for name, ratio in times.items() if ratio is not None}
             facts.append(Fact(kind=kind, values=of_kind | {"share": share} | slower))
     return [fact.within(group.label, group.load, group.repeat) for fact in facts]
 
 
-def _others(requests: pd.DataFrame, readings: pd.DataFrame, begin: float) -> Floats:
-    """Return (k,) for each reading the requests on the page that cannot be of this cell.
+def _others(requests: pd.DataFrame, readings: pd.DataFrame) -> tuple[Floats, float]:
+    """Return (k,) for each reading the requests on the page that cannot be of this cell, and those before it.
 
-    The page may be stale, so the most of the cell's own that were in flight shortly before are taken off;
-    before the first is sent, those of the warm-up, which are as many as the cell's at most.
+    The page may be stale, so the most of the cell's own that were in flight shortly before are taken off. It
+    may show the warm-up until it has changed, or for as long.
     """
     t, took = readings["t"].to_numpy(np.float64), readings["took_ms"].to_numpy(np.float64) / 1e3
-    on_page = readings[["running", "waiting"]].sum(axis=1, min_count=1).to_numpy(np.float64)
-    changes = np.sort(requests["t_sent"].dropna().to_numpy(np.float64))
-    counts = in_flight(requests, changes)
-    first, last = np.searchsorted(changes, t - STALE_S), np.searchsorted(changes, t + took, "right")
+    on_page = readings[["running", "waiting"]].sum(axis=1).to_numpy(np.float64)
+    sent = np.sort(requests["t_sent"].dropna().to_numpy(np.float64))
+    counts = in_flight(requests, sent)
+    first, last = np.searchsorted(sent, t - STALE_S), np.searchsorted(sent, t + took, "right")
     later = [counts[a:b].max(initial=0) for a, b in zip(first, last, strict=True)]
     most_sent = np.maximum(in_flight(requests, t - STALE_S), later)
-    most_sent[t < begin] = counts.max(initial=0)
-    others: Floats = np.nan_to_num(np.maximum(on_page - most_sent, 0))
-    return others
+    fresh = np.maximum.accumulate((on_page != on_page[0]) | (t > sent[0] + STALE_S)) & (t >= sent[0])
+    others: Floats = np.where(fresh, np.maximum(on_page - most_sent, 0), 0)
+    waited = t[0] < sent[0] and fresh.any() and others[fresh][0] > 0
+    return others, float(on_page[t < sent[0]][-1]) if waited else 0.0

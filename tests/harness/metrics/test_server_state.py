@@ -67,7 +67,10 @@ def test_preemptions_have_their_size_in_the_metrics() -> None:
 
 def test_a_full_cache_and_the_requests_of_others() -> None:
     facts = stated(
-        range(5), kv_usage=lambda t: within(t, 0, 5, 0.97), waiting=lambda t: within(t, -1, 5, 30.0)
+        range(5),
+        kv_usage=lambda t: within(t, 0, 5, 0.97),
+        running=lambda t: within(t, 0, 99, 2.0),
+        waiting=lambda t: within(t, -1, 5, 30.0),
     )
     assert facts.keys() == {"full_cache", "others_requests"}
     for fact in facts.values():
@@ -76,6 +79,11 @@ def test_a_full_cache_and_the_requests_of_others() -> None:
         assert fact.values["ttft_times"] == pytest.approx(2, rel=0.02)
         assert fact.scope.engine == "openai" and fact.scope.repeat == 0
     assert {facts["others_requests"].values[name] for name in ("most", "before")} == {30}
+
+
+def test_the_warm_up_may_still_be_on_the_page() -> None:
+    """Gauges of some servers are set after some steps."""
+    assert stated(range(0), running=lambda t: np.where(t < 3, 40.0, 2.0)) == {}
 
 
 @pytest.mark.parametrize(("running", "most"), [(2, None), (3, 1)])
