@@ -43,10 +43,11 @@ from harness.schema.results import BatchRow, Distribution, OnlineSummary
 class Display:
     """Prints events to stderr, so that stdout has only the report's path.
 
-    A terminal has two more lines at its bottom, which are gone at the end. The bar is of what happens now:
-    the requests of a warm-up or of a cell; without a number of them it moves to and fro. The times are of
-    the whole run, and what is left follows from the share of its cells, or batches, that is done: in the
-    first cell without the engine's start, as so little of the cell is done.
+    A terminal has no lines of later repeats and starts, unless a cell is invalid. It has two more at its
+    bottom, which are gone at the end. The bar is of what happens now: the requests of a warm-up or of a
+    cell; without a number of them it moves to and fro. The times are of the whole run, and what is left
+    follows from the share of its cells, or batches, that is done: in the first cell without the engine's
+    start, as so little of the cell is done.
     """
 
     def __init__(self, console: Terminal) -> None:
@@ -130,7 +131,8 @@ class Display:
             case CellDone(cell, summary):
                 self._measured += 1
                 self._share(self._measured)
-                self.text(f"[{cell.index + 1}/{self._cells}] {cell}: {_summary(summary)}")
+                if cell.repeat == 0 or not (summary.valid and self._console.is_terminal):
+                    self.text(f"[{cell.index + 1}/{self._cells}] {cell}: {_summary(summary)}")
             case RepeatsNeeded(contrasts):
                 self.line(repeats_line(contrasts))
             case CellsExpected(cells):

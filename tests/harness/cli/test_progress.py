@@ -188,3 +188,17 @@ def test_time_left_in_the_first_cell_leaves_out_the_start(monkeypatch: pytest.Mo
     for _ in range(2):
         assert shown(60, CellDone(CELL, summary_of(30))) != "1:00 elapsed, -:-- left"
     assert shown(60, CellDone(CELL, summary_of(30))) == "1:00 elapsed, -:-- left"  # what follows is no cell
+
+
+@pytest.mark.parametrize(("terminal", "printed"), [(True, [0]), (False, [0, 1, 2])])
+def test_a_terminal_has_a_line_for_each_cell_of_the_first_repeat(terminal: bool, printed: list[int]) -> None:
+    """And for each invalid one: later repeats are alike, and the report has them."""
+    text = io.StringIO()
+    display = Display(Terminal(file=text, width=200, force_terminal=terminal, color_system=None))
+    display.show(Started(Path("run"), 4))
+    for repeat in range(3):
+        display.show(CellDone(replace(CELL, index=repeat, repeat=repeat), summary_of(30)))
+    invalid = {"valid": False, "invalid_reasons": [Fact(kind="unmeasured")]}
+    display.show(CellDone(replace(CELL, index=3, repeat=1), summary_of(30).model_copy(update=invalid)))
+    lines = [line for line in text.getvalue().splitlines() if line.startswith("[")]
+    assert [int(line[1]) - 1 for line in lines] == [*printed, 3] and "INVALID" in lines[-1]
