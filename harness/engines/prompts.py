@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from harness.errors import EngineError
-from harness.models.text_tokens import ChatTemplate, load_tokenizer
+from harness.models.text_tokens import COMMON_WORDS, ChatTemplate, load_tokenizer
 from harness.schema.online_settings import Endpoint
 from harness.workload import Message, PlannedRequest
 
@@ -212,7 +212,3 @@ def text_prompts(model: Path) -> TextPrompts:
     """Return the text prompts of a model's folder. Its tokenizer is read once: it takes a second. Raises
     EngineError."""
     return TextPrompts(model)
-
-
-#: Words that most tokenizers have as one token.
-COMMON_WORDS = tuple(Path(__file__).with_name("common_words.txt").read_text().split())

@@ -20,7 +20,7 @@ class TcpConnection(Connection):
 
     A stamp is the moment from which the bytes could be read. The kernel's stamp says when the last of them
     came in: neither the order in which ready sockets are read nor a client that was not running moves it. But
-    behind a lost segment bytes come in before they can be read: `readable_from` has the rule. Where the
+    after a lost segment bytes come in before they can be read: `readable_from` has the rule. Where the
     kernel gives no stamp it is the time of the read.
     """
 
@@ -125,7 +125,7 @@ class TcpConnection(Connection):
         self.received(at, data)
 
     def _came_in_disorder(self) -> bool:
-        """Whether segments of this answer came before an earlier one, as far as the kernel counts them."""
+        """Tell whether segments of this answer came before an earlier one, as far as the kernel counts."""
         info = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _EARLY_SEGMENTS.size)
         if len(info) == _EARLY_SEGMENTS.size:
             [count] = _EARLY_SEGMENTS.unpack(info)

@@ -34,6 +34,8 @@ from harness.schema.setting_types import RUNNING_SERVER
 
 #: A lighter load is slower than a heavier one where its median is above the heavier one's by this factor.
 SLOWER_FACTOR = 1.5
+#: A server knows a prompt again where its TTFT is below this share of that of a new one.
+KNOWN_AGAIN = 0.7
 #: Prompt tokens beside those of a load that a cache may have: one that begins each sequence, and part of a
 #: block where prompts share some.
 BEGIN_TOKENS, PART_OF_A_BLOCK = 1, PREFIX_BLOCK_TOKENS
@@ -229,6 +231,23 @@ def _cached(group: Group, prefixes: PrefixHits) -> Fact | None:
     if (prefixes.reported - prefixes.possible) * prefixes.prompt_tokens <= slack:
         return None
     return Fact(kind="cached", values={"share": prefixes.reported, "possible": prefixes.possible})
+
+
+def hidden_cache(first_ms: Sequence[float], again_ms: Sequence[float], cached_tokens: int) -> Iterator[Fact]:
+    """State that prompts had their first token sooner when they came again, unreported.
+
+    All of the second times are below all of the first, which chance does once in 252 times with five of each,
+    and their median is below KNOWN_AGAIN of the first ones'.
+
+    Args:
+        first_ms: (n,) TTFT of prompts that are new.
+        again_ms: (n,) TTFT of the same ones, right after their first answers.
+        cached_tokens: Tokens that the server reports as cached meanwhile.
+    """
+    first, again = float(np.median(first_ms)), float(np.median(again_ms))
+    if not cached_tokens and max(again_ms) < min(first_ms) and again < KNOWN_AGAIN * first:
+        values: dict[str, Value] = {"first_ms": first, "again_ms": again, "prompts": len(first_ms)}
+        yield Fact(kind="hidden_cache", values=values)
 
 
 def _of_template(requests: pd.DataFrame) -> int:

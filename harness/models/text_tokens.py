@@ -18,6 +18,8 @@ from harness.errors import EngineError, UsageError
 _FILLER = re.compile(r"(<[1-9][0-9]*>)")
 #: Characters of a text that is likely to come again: what one token says.
 LONGEST_WORD = 32
+#: Words that most tokenizers have as one token.
+COMMON_WORDS = tuple(Path(__file__).with_name("common_words.txt").read_text().split())
 
 
 def load_tokenizer(model: Path) -> Tokenizer | None:

@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from pydantic import JsonValue
 
 from harness.engines.selection import make_engine_variants
-from harness.metrics.notices import begun
+from harness.metrics.notices import begun, hidden_cache
 from harness.metrics.power import decided, of_cells
 from harness.metrics.rankings import REAL, shown_load
 from harness.report.grouping import grouped
@@ -26,7 +26,7 @@ from harness.report.wording import CHECKS, Notice, Topic, notices_of
 from harness.runs.cell_runner import warmup_hint
 from harness.runs.reader import Run
 from harness.schema.facts import Fact, Scope, Value
-from harness.schema.fairness import LedgerRow
+from harness.schema.fairness import PROMPTS_AGAIN, LedgerRow
 from harness.schema.load import load_text
 from harness.schema.run_info import LaunchRecord
 from harness.schema.setting_types import RUNNING_SERVER
@@ -69,7 +69,7 @@ def facts_of(run: Run) -> list[Fact]:
     stated += [*_alike_in_all_cells(of_cells), *_interrupted(run), *_few_repeats(run)]
     if run.is_batch:
         return [*stated, Fact.of("answers_unchecked", offline=True)]
-    stated += [*_differing(run), *_failed_after(run), *_unfair(run), *_noise(run)]
+    stated += [*_differing(run), *_hidden_caches(run), *_failed_after(run), *_unfair(run), *_noise(run)]
     return [*stated, *_measured_again(run), *_random_drafts(run), *_sent_again(run), *_window(run)]
 
 
@@ -198,6 +198,14 @@ def _differing(run: Run) -> Iterator[Fact]:
         yield Fact.of("stored_differently", count=len(differences), first=differences[0])
 
 
+def _hidden_caches(run: Run) -> Iterator[Fact]:
+    """State that a server answered prompts that it had before sooner, and reported no cached tokens."""
+    for launch in run.meta.launches:
+        if (again := launch.facts.get(PROMPTS_AGAIN)) is not None:
+            value = cast("dict[str, Any]", again.value)
+            yield from (fact.within(launch.label) for fact in hidden_cache(**value))
+
+
 def _interrupted(run: Run) -> Iterator[Fact]:
     """State what is missing from a run that its user ended early."""
     meta = run.meta
@@ -279,9 +287,13 @@ def _random_drafts(run: Run) -> Iterator[Fact]:
 
 
 def _sent_again(run: Run) -> Iterator[Fact]:
-    """State that a dataset has fewer prompts than a cell sent."""
+    """State that a dataset was sent before on purpose, or has fewer prompts than a cell sent."""
     trace = run.meta.trace
-    if trace is None or trace.prompts is None:
+    if trace is None:
+        return
+    if run.meta.settings.same_prompts:
+        yield Fact.of("same_prompts", dataset=trace.name)
+    if trace.prompts is None:
         return
     counts = [(begun(group), group) for group in run.groups if group.repeat is not None]
     most, group = max(counts, key=lambda entry: entry[0], default=(0, None))

@@ -357,6 +357,11 @@ WORDING: dict[FactKind, Wording] = {
         "note", "other", "more notices", "Prompt tokens from a cache are not reported by {engines}.",
         "whether a server had seen some of the prompts before is not known",
     ),
+    "hidden_cache": Wording(
+        "note", "other", "more notices", "Prompts that came again were faster, unreported: {engines}.",
+        "{prompts} prompts, each sent twice before the load: TTFT p50 {first_ms} ms, then {again_ms} ms",
+        hint="These reports are not believed. What such a server had before, it answers too soon.",
+    ),
     "few_rounds": Wording(
         "note", "load", "short or cut cells",
         f"A closed loop has fewer than {MIN_ROUNDS} requests for each in flight.",
@@ -379,6 +384,10 @@ WORDING: dict[FactKind, Wording] = {
             "dropped": ", {dropped} requests dropped",
             "changed": ", the lengths of {changed} of {requests} changed",
         },
+    ),
+    "same_prompts": Wording(
+        "note", "load", "same prompts", "The same prompts go to each server, in each cell and run.",
+        "{dataset} is sent as it is, as --same-prompts was given: a cache may know it from before",
     ),
     "sent_again": Wording(
         "note", "load", "sent more than once", "Some {items} were sent more than once.",

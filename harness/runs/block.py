@@ -117,6 +117,7 @@ def measure_block(run: Run, resolved: Resolved, plan: Plan, block: Block, notify
             measuring = CellRunner(run, session, notify, idle)
             measuring.begin((left or block.cells)[0])
             measuring.note_waiting()
+            measuring.note_prompts_again((left or block.cells)[0])
             checked = checked_as(engine_variant, adapted)
             run.to_ask(label, repeat, [] if checked is None else checks_after_cells(run, resolved, label))
             if checked is not None:

@@ -24,7 +24,7 @@ from harness.runs.run_state import Run
 from harness.runs.schedule import Cell
 from harness.runs.server_session import ServerSession
 from harness.schema.facts import Fact
-from harness.schema.fairness import EngineFact
+from harness.schema.fairness import PROMPTS_AGAIN, EngineFact
 from harness.schema.load import Batch, ClosedLoop
 from harness.schema.machines import MachineLoad
 from harness.telemetry.gpu import Idle
@@ -146,13 +146,34 @@ class CellRunner:
         """Look at what the engine's processes do while nothing is asked of them, once for each engine."""
         testbed, server = self.session.testbed, self.session.server
         label = server.record.label
-        if self.run.knows_idle_cores(label) or not server.pids:
+        if self.run.knows(label, "idle_cores") or not server.pids:
             return
         before, begin = testbed.engine_cpu_s(server), monotonic()
         sleep(WAITING_S)
         cores = max(0.0, testbed.engine_cpu_s(server) - before) / (monotonic() - begin)
         source = f"CPU time of its processes in the {WAITING_S:g} s after the warm-up"
-        self.run.keep_idle_cores(label, EngineFact(value=round(cores, 2), source=source))
+        self.run.keep_fact(label, "idle_cores", EngineFact(value=round(cores, 2), source=source))
+
+    def note_prompts_again(self, cell: Cell) -> None:
+        """Send a few prompts twice to a running server, once for each: whether it has a cache, its times
+        tell, whatever it reports."""
+        label, workload = cell.engine_variant.label, self.session.resolved.workload
+        if cell.engine_variant.server is None or not workload.warmup or self.run.knows(label, PROMPTS_AGAIN):
+            return
+        twice, before = workload.prompts_twice(cell.load_seed), self.session.samples()
+        plan = self.session.plan(twice, ClosedLoop(concurrency=1))
+        answers = self.session.testbed.send(*plan, 1, None, WARMUP_DELAY_S).answers
+        requests = self.session.records(answers, twice, cell).requests
+        if requests["error"].notna().any():
+            return
+        counts = (
+            prefix_count(series, before, self.session.samples()) for series in self.session.prefix_counters
+        )
+        hits = sum(count.hits for count in counts if count) + requests["cached_tokens"].sum()
+        ttft_ms = (1e3 * (requests["t_first"] - requests["t_sent"])).round(3).tolist()
+        value = {"first_ms": ttft_ms[::2], "again_ms": ttft_ms[1::2], "cached_tokens": int(hits)}
+        fact = EngineFact(value=value, source=f"{len(twice) // 2} prompts, each sent twice before the load")
+        self.run.keep_fact(label, PROMPTS_AGAIN, fact)
 
     def measure(self, cell: Cell) -> None:
         """Send the cell's load and keep what came back.

@@ -177,16 +177,16 @@ class Run:
         with self.lock:
             return Done(list(self.entries), list(self.failed))
 
-    def knows_idle_cores(self, label: str) -> bool:
-        """Return True if the cores of an engine that are busy with waiting are known."""
-        return any("idle_cores" in launch.facts for launch in self.info.launches if launch.label == label)
+    def knows(self, label: str, name: str) -> bool:
+        """Return True if that fact of an engine is known."""
+        return any(name in launch.facts for launch in self.info.launches if launch.label == label)
 
-    def keep_idle_cores(self, label: str, cores: EngineFact) -> None:
-        """Keep how many cores of a launched engine are busy with waiting."""
+    def keep_fact(self, label: str, name: str, fact: EngineFact) -> None:
+        """Keep a fact of a launched engine."""
         with self.lock:
             for launch in self.info.launches:
                 if launch.label == label:
-                    launch.facts["idle_cores"] = cores
+                    launch.facts[name] = fact
             write_json(self.folder / RUN, self.info)
 
     def to_ask(self, label: str, repeat: int, what: list[Check], reason: str = "", hint: str = "") -> Unasked:

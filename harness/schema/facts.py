@@ -106,6 +106,8 @@ KINDS: dict[str, tuple[str, ...]] = {
     "random_drafts": ("tokens_per_step",),
     # The server does not report prompt tokens from a cache.
     "unreported": (),
+    # Prompts that came again had their first token sooner, and no cached tokens were reported.
+    "hidden_cache": ("first_ms", "again_ms", "prompts"),
     # TTFT p50 is above that at the heavier load `heavier`; `waiting`: prompts that waited meanwhile.
     "slower_when_lighter": ("heavier", "ttft_ms", "heavier_ttft_ms", "waiting", "heavier_waiting"),
     # The engine scores below `other` in the accuracy task, by little.
@@ -143,6 +145,8 @@ KINDS: dict[str, tuple[str, ...]] = {
     "uncalibrated": ("option",),
     # A cell was sent more `items` than `dataset` has.
     "sent_again": ("items", "dataset", "available", "sent"),
+    # The prompts of `dataset` are the same in each cell and run, as asked for.
+    "same_prompts": ("dataset",),
     # A part of each cell is measured.
     "window": ("steady", "left_out", "requests"),
     # The trace was fitted to the model's context.

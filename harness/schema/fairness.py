@@ -12,6 +12,10 @@ from harness.schema.facts import Fact
 Source = Literal["measured", "inferred", "unknown"]
 
 
+#: The fact of a running server that has the times of prompts that were sent twice.
+PROMPTS_AGAIN = "prompts_again"
+
+
 class EngineFact(Strict):
     """A setting as an engine runs with it, in words that are the same for all engines."""
 

@@ -179,6 +179,11 @@ class LoadGroup(Group):
         description="send whole conversations of the dataset, a turn after the other, with the engine's own "
         "answers or the recorded ones; else the first prompt of each",
     )
+    same_prompts: bool = Field(
+        False,
+        description="send the dataset as it is, so that a cache may know it from another cell or run; else "
+        "each conversation begins with a few words of its own",
+    )
     max_think_s: float | None = Field(
         None, ge=0, description="longest wait before the next turn; else as recorded"
     )
@@ -432,7 +437,7 @@ class OnlineSettings(ClusterGroup, ValidityGroup, LoadGroup, ServerGroup, Common
             (self.dataset is not None, "excludes --dataset", [*_LENGTHS, "fit"]),
             (has_lengths, f"excludes {load}", ["fit", "max_output_len"]),
             (not can_be_cut, "needs --fit clip or --dataset", ["max_output_len"]),
-            (self.dataset is None, "needs --dataset", ["turns"]),
+            (self.dataset is None, "needs --dataset", ["turns", "same_prompts"]),
             (self.turns is None, "needs --turns", ["max_think_s"]),
             (load != "--concurrency", "needs --concurrency", ["rounds"]),
             (load == "--ramp", "excludes --ramp, which lasts its own time", ["n"]),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice, takewhile
+from hashlib import blake2b
+from itertools import count, islice, takewhile
 from pathlib import Path
 from typing import Literal
 
@@ -17,7 +18,7 @@ from harness.datasets.agents import AgentJobs, AgentTurn
 from harness.datasets.dataset import Conversation, Dataset
 from harness.errors import UsageError
 from harness.loadgen.live_answers import answer_marker, fill_text
-from harness.models.text_tokens import load_tokenizer
+from harness.models.text_tokens import COMMON_WORDS, load_tokenizer
 from harness.traces import sampling
 from harness.traces.fit import room
 from harness.workload.content import Content, Ints, at_quantiles
@@ -31,6 +32,11 @@ MAX_OUTPUT = 256
 SAMPLE = 256
 #: Characters of a token where the tokenizer is unknown: at least so many in English text.
 CHARACTERS = 3
+
+#: Words before a conversation, and most tokens that they are taken to have when it is fitted to a context.
+NONCE_WORDS, NONCE_TOKENS = 4, 16
+#: Conversations that begin with so many equal characters, about a block of a cache, get equal words.
+EQUAL_CHARACTERS = 64
 
 Turns = Literal["live", "recorded"]
 
@@ -57,10 +63,15 @@ class DatasetContent(Content):
     The answers before a question are those `recorded`, or the engine's own (`live`). A conversation that
     outgrows the context is cut before the turn that does; one whose first turn does is left out.
 
+    Each conversation begins with a few words of its load's seed, so that no cache has it from another load.
+    They are the same for conversations that begin alike, which so share as much as before, and others each
+    time that the dataset begins anew.
+
     Attributes:
         tokenizer: The model's; None if it is unknown: prompts are then text alone.
         context: Tokens of a prompt and its answer together.
         exact: Each answer is as long as the recorded one; otherwise it ends by itself or at `max_output`.
+        same: Conversations are sent as they are.
     """
 
     dataset: Dataset
@@ -69,11 +80,13 @@ class DatasetContent(Content):
     exact: bool
     max_output: int
     turns: Turns | None = None
+    same: bool = False
     _planned: dict[int, list[PlannedRequest]] = field(default_factory=dict, repr=False, compare=False)
 
     def take(self, n: int, seed: int, shape_seed: int, first: int = 0) -> list[PlannedRequest]:
-        """Plan requests of `n` conversations; the prompts are the dataset's, whatever the `seed`."""
-        sessions = islice(self._sessions(shape_seed), first, first + n)
+        """Plan requests of `n` conversations."""
+        taken = islice(self._sessions(shape_seed), first, first + n)
+        sessions = (self._begin_with(_words(seed, times, it), it) for times, it in taken)
         if self.turns is None:
             return [replace(session[0], index=index) for index, session in enumerate(sessions)]
         requests: list[PlannedRequest] = []
@@ -94,7 +107,7 @@ class DatasetContent(Content):
 
     def input_lengths(self, size: int) -> list[int]:
         sample = islice(self._sessions(0), SAMPLE)
-        return at_quantiles([len(session[0].prompt) or 1 for session in sample], size)
+        return at_quantiles([len(session[0].prompt) or 1 for _, session in sample], size)
 
     @property
     def dropped(self) -> int:
@@ -102,7 +115,9 @@ class DatasetContent(Content):
         return sum(not session for session in self._planned.values())
 
     @property
-    def prompts(self) -> int:
+    def prompts(self) -> int | None:
+        if not self.same:
+            return None
         return len(self._conversations) - self.dropped
 
     @property
@@ -120,8 +135,9 @@ class DatasetContent(Content):
         if self.turns is not None:
             answers = "the engine's own" if self.turns == "live" else "the recorded"
             sent = f"whole conversations with {answers} answers"
+        words = "" if self.same else f"after {NONCE_WORDS} words of the load, "
         ends = "answers as long as the recorded ones" if self.exact else "answers that end by themselves"
-        return f"dataset {self.dataset.name}: {sent}, {ends}, of at most {self.max_output} tokens"
+        return f"dataset {self.dataset.name}: {words}{sent}, {ends}, of at most {self.max_output} tokens"
 
     @cached_property
     def _conversations(self) -> tuple[Conversation, ...]:
@@ -131,16 +147,30 @@ class DatasetContent(Content):
             return every
         return tuple(it for it in every if len(it.turns) > 1) or every
 
-    def _sessions(self, shape_seed: int) -> Iterator[list[PlannedRequest]]:
-        """Yield the conversations that fit, in an order of the seed, again and again."""
+    def _begin_with(self, words: str, session: list[PlannedRequest]) -> list[PlannedRequest]:
+        """Put the words before a conversation."""
+        if self.same:
+            return session
+        begun = []
+        for request in session:
+            first, *others = request.messages or ()
+            messages = (Message(role=first["role"], content=words + first["content"]), *others)
+            text = as_text(messages)
+            prompt = encode(self.tokenizer, text)
+            begun.append(replace(request, prompt=prompt, text=text, messages=messages))
+        return begun
+
+    def _sessions(self, shape_seed: int) -> Iterator[tuple[int, list[PlannedRequest]]]:
+        """Yield the conversations that fit, in an order of the seed, again and again, with how often each
+        came before."""
         conversations = self._conversations
         order, planned = _order(len(conversations), shape_seed), self._planned
-        while True:
+        for times in count():
             for place in order:
                 if place not in planned:
                     planned[place] = self._session(conversations[place])
                 if planned[place]:
-                    yield planned[place]
+                    yield times, planned[place]
             if not any(planned.values()):
                 raise _none_fits(f"prompt of {self.dataset.name}", self.context)
 
@@ -156,7 +186,7 @@ class DatasetContent(Content):
             text = as_text(messages)
             prompt = encode(self.tokenizer, text)
             output = self._output(turn.answer)
-            used = len(prompt) or len(text) // CHARACTERS
+            used = (len(prompt) or len(text) // CHARACTERS) + (0 if self.same else NONCE_TOKENS)
             if self.turns == "live":
                 used += answered
             if used + output > room(self.context):
@@ -180,6 +210,17 @@ class DatasetContent(Content):
         else:  # an answer does not begin a sequence
             tokens = len(self.tokenizer.encode(answer, add_special_tokens=False).ids)
         return max(1, min(tokens, self.max_output))
+
+
+def _words(seed: int, times: int, session: Sequence[PlannedRequest]) -> str:
+    """Return the words before a conversation of a load of that seed."""
+    begin = (session[0].text or "")[:EQUAL_CHARACTERS]
+    drawn = int.from_bytes(blake2b(f"{seed} {times} {begin}".encode()).digest(), "big")
+    words = []
+    for _ in range(NONCE_WORDS):
+        drawn, place = divmod(drawn, len(COMMON_WORDS))
+        words.append(COMMON_WORDS[place])
+    return f"{' '.join(words).capitalize()}.\n\n"
 
 
 def encode(tokenizer: Tokenizer | None, text: str) -> NDArray[np.int32]:
@@ -252,10 +293,12 @@ class AgentContent(Content):
     vocab_size: int
     context: int
     max_output: int | None = None
+    same: bool = False
 
     def take(self, n: int, seed: int, shape_seed: int, first: int = 0) -> list[PlannedRequest]:
         """Plan requests of `n` jobs. Blocks are equal if their ids are; a job that comes again has others."""
-        source, block_size = PromptSource(self.vocab_size, seed, "agents"), self.agent_jobs.block_size
+        source = PromptSource(self.vocab_size, 0 if self.same else seed, "agents")
+        block_size = self.agent_jobs.block_size
         requests: list[PlannedRequest] = []
         for session, (place, rounds) in enumerate(self._places(n, shape_seed, first)):
             for turn, request in enumerate(self._jobs[place]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ from harness.traces.sampling import shape_seeds
 from harness.workload.content import Content, SyntheticContent, check_lengths
 from harness.workload.dataset_content import MAX_OUTPUT, AgentContent, DatasetContent
 from harness.workload.mixture import MixtureSource
-from harness.workload.planned_requests import PlannedRequest, end_whole, warmup
+from harness.workload.planned_requests import PlannedRequest, distinct_requests, end_whole, warmup
 from harness.workload.sources import (
     BatchSource,
     ClosedLoopSource,
@@ -33,6 +33,8 @@ from harness.workload.sources import (
 WARMUP_OUTPUT_TOKENS = 8
 #: Above this size a wave's longest answer does not grow any more.
 MAX_STAGGERED = 64
+#: Prompts that are sent twice to see whether a server knows one again, and the least tokens of each.
+TWICE, TWICE_TOKENS = 5, 64
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,13 @@ class Workload:
         sizes = [1 << i for i in range(batch.bit_length()) if 1 << i < batch] + [batch]
         return [self._wave(size, seed + i) for i, size in enumerate(sizes) if size > warmed]
 
+    def prompts_twice(self, seed: int) -> list[PlannedRequest]:
+        """Plan TWICE prompts as long as the load's, each of them two times in a row."""
+        [length] = self.source.input_lengths(1)
+        lengths = [(min(max(length, TWICE_TOKENS), self.max_model_len - 2), 2)] * TWICE
+        prompts = distinct_requests("twice", lengths, self.vocab_size, seed)
+        return self._whole([replace(it, index=2 * it.index + again) for it in prompts for again in range(2)])
+
     def _like_a_batch(self, source: BatchSource, seed: int) -> list[PlannedRequest]:
         """Plan requests with the lengths of the batch and other prompts, all at once."""
         [(load, shape_seed)] = source.loads.first_repeat
@@ -146,12 +155,13 @@ def _source(
 
 def _content(settings: OnlineSettings, vocab_size: int, context: int, tokenizer: Tokenizer | None) -> Content:
     """Return prompts of agents' jobs, of a dataset, or random ones."""
-    dataset, most = settings.dataset, settings.max_output_len
+    dataset, most, same = settings.dataset, settings.max_output_len, settings.same_prompts
     if dataset is None:
         check_lengths(settings.input_len, settings.output_len, context)
         return SyntheticContent(settings.input_len, settings.output_len, vocab_size)
     if is_agent_jobs(dataset):
-        return AgentContent(read_agent_jobs(dataset), vocab_size, context, most)
+        return AgentContent(read_agent_jobs(dataset), vocab_size, context, most, same)
     conversations = load_dataset(dataset)
     exact = settings.ignore_eos
-    return DatasetContent(conversations, tokenizer, context, exact, most or MAX_OUTPUT, settings.turns)
+    most = most or MAX_OUTPUT
+    return DatasetContent(conversations, tokenizer, context, exact, most, settings.turns, same)

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from harness.engines.base import NO_PENALTY, Encoder, RequestSettings, endpoint_target
-from harness.engines.prompts import COMMON_WORDS, Lengths, of_words
+from harness.engines.prompts import Lengths, of_words
 from harness.engines.running.model_list import no_answer, refusal
 from harness.engines.server_pages import request as ask_page
 from harness.errors import EngineError
 from harness.loadgen.load_plan import Target
+from harness.models.text_tokens import COMMON_WORDS
 from harness.records.stream import Stream, read_error, read_stream
 from harness.workload import PlannedRequest
 

@@ -35,7 +35,7 @@ endpoint=chat wait_ready=5 api_key_env=KEY accuracy=no trace=some.csv fit=scale 
 mixture=clients dataset=jsonl:x turns=live rounds=12 max_think_s=2.5 clients=2 steady_state=yes aa=yes
 calibrate=no check_answers=no text_prompts=yes timeout_s=2.5 deadline_s=60 served_model=gpt2
 prompt_nonce=7 server_metrics=no cluster=ray://head:10001 load_nodes=2 side_by_side=2 engines_per_node=2
-share=s3://bucket/folder metrics_interval=0.5 max_memory=2.5 until_seconds=60
+share=s3://bucket/folder metrics_interval=0.5 max_memory=2.5 until_seconds=60 same_prompts=yes
 """
 #: The others, with what they mean.
 PARSED: dict[str, tuple[str, Any]] = {
@@ -84,6 +84,7 @@ BESIDE = {
     **dict.fromkeys(("rounds", "dataset", "input_len", "output_len"), "concurrency=2"),
     **dict.fromkeys(("arrivals", "mixture"), "request_rate=2"),
     "turns": "dataset=builtin concurrency=2",
+    "same_prompts": "dataset=builtin concurrency=2",
     "max_think_s": "dataset=builtin turns=recorded concurrency=2",
 }
 

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from harness.engines import prompts as prompts_module
-from harness.engines.prompts import AS_COUNTED, COMMON_WORDS, TextPrompts, Words, text_prompts
+from harness.engines.prompts import AS_COUNTED, TextPrompts, Words, text_prompts
 from harness.errors import EngineError
 from harness.models.model_folder import resolve
+from harness.models.text_tokens import COMMON_WORDS
 from harness.workload import PlannedRequest
 
 

@@ -16,6 +16,7 @@ from harness.engines.adapters.openai import OpenAI
 from harness.errors import UsageError
 from harness.loadgen.load_plan import Target
 from harness.records.parquet import read_records
+from harness.report.notices import facts_of
 from harness.report.tables.cells import prefix_table
 from harness.runs import server_session
 from harness.runs.folder import RUN
@@ -204,6 +205,31 @@ def test_the_same_command_twice_meets_no_cache(caching: Start, settings_for: Mak
         assert kinds(results) == [set(), set()]
         nonces.add(results.meta.settings.prompt_nonce)
     assert len(nonces) == 2
+
+
+def test_the_same_dataset_twice_meets_no_cache_unless_that_was_asked_for(
+    caching: Start, settings_for: Make
+) -> None:
+    load = {"concurrency": [2], "n": 8, "dataset": "builtin", "max_output_len": 4, "max_model_len": 4096}
+    url = caching(cached_tokens=0)
+    for _ in range(2):
+        _, results = run_online(settings_for(url, **load))
+        assert ttft(results)[0] > 25
+    for expected in (30, 1):
+        folder, results = run_online(settings_for(url, same_prompts=True, **load))
+        assert ttft(results)[0] == pytest.approx(expected, abs=9)
+        assert "same_prompts" in {fact.kind for fact in facts_of(load_run(folder))}
+
+
+@pytest.mark.parametrize(("behaviour", "is_stated"), [({}, True), ({"cached_ttft_ms": 30}, False)])
+def test_a_cache_that_a_server_does_not_report_shows_in_its_times(
+    caching: Start, settings_for: Make, behaviour: dict[str, float], is_stated: bool
+) -> None:
+    folder, _ = run_online(settings_for(caching(**behaviour), **CACHED_LOAD | {"warmup": 1}))
+    facts = [fact for fact in facts_of(load_run(folder)) if fact.kind == "hidden_cache"]
+    assert len(facts) == is_stated
+    for fact in facts:
+        assert float(fact.values["first_ms"]) > 25 > float(fact.values["again_ms"])
 
 
 def test_the_same_nonce_is_the_same_prompts_and_is_noticed(caching: Start, settings_for: Make) -> None:

@@ -20,7 +20,7 @@ from harness.errors import UsageError
 from harness.loadgen.live_answers import answer_marker
 from harness.models.model_folder import resolve
 from harness.traces.fit import RESERVED_TOKENS
-from harness.workload.dataset_content import AgentContent, DatasetContent
+from harness.workload.dataset_content import NONCE_WORDS, AgentContent, DatasetContent
 
 TEXTS = st.text("ab c", min_size=1, max_size=40).filter(str.strip)
 TURNS = st.lists(st.builds(Turn, TEXTS, st.none() | TEXTS, st.floats(0, 9)), min_size=1, max_size=4)
@@ -34,7 +34,8 @@ def tokenizer() -> Tokenizer:
 
 def content(conversations: list[Conversation], tokenizer: Tokenizer | None, **fields) -> DatasetContent:
     data = Dataset("d", tuple(conversations), "", "")
-    return DatasetContent(data, tokenizer, **{"context": 512, "exact": True, "max_output": 32} | fields)
+    fields = {"context": 512, "exact": True, "max_output": 32, "same": True} | fields
+    return DatasetContent(data, tokenizer, **fields)
 
 
 @given(conversations=CONVERSATIONS, n=st.integers(1, 15), seed=st.integers(0, 2**64 - 1))
@@ -51,6 +52,32 @@ def test_prompts_are_those_of_the_dataset_in_an_order_of_the_seed(tokenizer, con
         assert (request.after, request.think_s, request.session) == (None, None, None)
     later = made.take(n, 1, seed, first=2)
     assert [r.text for r in later] == [r.text for r in made.take(n + 2, 1, seed)][2:]
+
+
+@given(conversations=CONVERSATIONS, n=st.integers(1, 12), turns=st.sampled_from([None, "live", "recorded"]))
+def test_each_load_has_words_of_its_own_before_its_conversations(tokenizer, conversations, n, turns):
+    plain, made = (content(conversations, tokenizer, turns=turns, same=same) for same in (True, False))
+    sent, again, other = plain.take(n, 1, 5), made.take(n, 1, 5), made.take(n, 2, 5)
+    assert [r.text for r in again] == [r.text for r in made.take(n, 1, 5)]
+    begins = []
+    for request, begun, elsewhere in zip(sent, again, other, strict=True):
+        (first, *later), (first_begun, *later_begun) = request.messages, begun.messages
+        words = first_begun["content"].removesuffix(first["content"])
+        assert later == later_begun and words.endswith(".\n\n") and len(words.split()) == NONCE_WORDS
+        assert not elsewhere.messages[0]["content"].startswith(words)
+        begins.append(words)
+        if len(begun.prompt):
+            assert tokenizer.encode(begun.text).ids == begun.prompt.tolist()
+        if begun.turn:
+            assert begins[begun.index - 1] == words  # a cache has the turns before
+    assert made.prompts is None
+
+
+def test_conversations_that_begin_alike_share_as_much_as_before(tokenizer):
+    talks = [Conversation((Turn(q, "yes", 0.0),), system="You are a careful assistant. " * 4) for q in "abc"]
+    texts = [r.text for r in content(talks, tokenizer, same=False).take(6, 1, 5)]
+    assert len({text[:120] for text in texts[:3]}) == 1
+    assert not {text[:40] for text in texts[:3]} & {text[:40] for text in texts[3:]}  # the dataset again
 
 
 @given(conversations=CONVERSATIONS, n=st.integers(1, 8), live=st.booleans())
