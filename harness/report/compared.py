@@ -199,7 +199,8 @@ def why(run: Run, choice: Choice, gaps: Sequence[Gap]) -> list[Sentence]:
 def compared_table(run: Run, choice: Choice) -> Table:
     """A row an engine, the baseline first: percentiles and rates, below each its ratio to the baseline.
 
-    Latencies have none where the engine or the baseline fell behind, nor rates that the load sets.
+    Latencies have none where the engine or the baseline fell behind, and the load sets the rates otherwise,
+    unless it is a closed loop.
     """
     at_load = {each.label: each for each in run.pooled if each.load == choice.load}
     engines = [at_load[label] for label in choice.labels]
@@ -209,7 +210,9 @@ def compared_table(run: Run, choice: Choice) -> Table:
         for metric in COMPARED
         for q in SHOWN
     }
-    heads[choice.load, "output_tok_per_s", "output_tok_per_s"] = Column("output", group="tok/s", kept=closed)
+    if closed or any(map(fell_behind, engines)):
+        output = Column("output", group="tok/s", kept=closed)
+        heads[choice.load, "output_tok_per_s", "output_tok_per_s"] = output
     if not closed:
         offered = max(each.offered_req_per_s for each in engines)
         of = f"of {number(offered, decimals([offered]))}"

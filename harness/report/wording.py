@@ -547,7 +547,8 @@ def better_in(metric: str, won: Sequence[tuple[str, str]], undecided: Sequence[s
     """
     alike = grouped([(name if name != metric else "", by) for name, by in won], lambda each: each[1])
     parts = [f"{several(name for name, _ in same)} {by}".strip() for by, same in alike.items()]
-    shown = f"{METRICS[metric].label} {several(parts)}".rstrip()
+    joined = ", and ".join(parts) if len(parts) < len(won) else several(parts)
+    shown = f"{METRICS[metric].label} {joined}".rstrip()
     return f"{shown} (no difference shown at {several(undecided)})" if undecided else shown
 
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import harness.report
 from harness.metrics.samples import Sample
+from harness.profiling.artifacts import read_profiles
 from harness.report.charts.by_load import by_load, ecdf
 from harness.report.charts.chart import MANY, Axis, Chart, Limit, Series, data_block
 from harness.report.charts.looks import looks
@@ -27,6 +28,8 @@ from harness.schema.limits import Slo
 from harness.schema.load import TraceLoad
 
 from .conftest import ENGINES, make_online
+
+REPORTS = Path(__file__).parents[3] / "reports"
 
 LIBRARY = Path(harness.report.__file__).parent / "vendor" / "uplot"
 HOSTILE = "</script><script>alert(1)</script>\u202e&\"'\x00\ud800"
@@ -132,6 +135,29 @@ def test_the_data_block_holds_any_text_and_ends_where_it_ends(every, styles):
     [known] = read["looks"]["run-1"]
     assert {series["label"] for series in read["charts"]["run-1/it"]["series"]} == {known}
     assert "\x00" not in known and "\u202e" not in known
+
+
+def test_parts_of_a_step_are_a_bar_an_engine_and_add_up_to_it():
+    run = load_run(REPORTS / "h200-gpt2-both-profilers", trust=True)
+    found = charts(run)
+    [chart] = found.profile
+    assert chart.labels == ["SGLang", "vLLM", "roseinfer"] and chart.rows == 3
+    figures = {(each.label, each.tool): each.steps["decode"] for each in read_profiles(run.path).figures}
+    for label in chart.labels:
+        parts = {series.part: series.x[0] for series in chart.series if series.label == label}
+        assert sum(parts.values()) == pytest.approx(figures[label, "nsys"].period_ms, rel=1e-6)
+    [waterfall] = found.waterfalls.values()
+    assert "sglang@metrics" in waterfall.note and len(waterfall.key) > 4
+    frontier = next(series for series in found.first[0].series if series.kind == "line")
+    assert list(frontier.names) == ["0.4"]
+
+
+def test_each_point_over_time_says_which_request_it_is(run, every):
+    for series in every["timeline_scale_1"].series:
+        facts = dict(series.facts)
+        numbers = facts["request"]
+        assert len(numbers) == len(series.x) == len(set(numbers))
+        assert all(ahead >= 0 for ahead in facts["ahead of it without a first token"])
 
 
 @pytest.mark.parametrize("count", [MANY, MANY + 1, 12])
