@@ -107,7 +107,7 @@ def footer(run: Run) -> str:
     """Return what a figure without its report has to say: model, hardware, day and tool."""
     hardware = one_line(machine(run.meta).partition(",")[0], 26)
     return " · ".join(
-        filter(None, (one_line(model(run.meta), 40), hardware, run.meta.created[:10], "rosebench"))
+        filter(None, (one_line(model(run.meta), 44), hardware, run.meta.created[:10], "rosebench"))
     )
 
 
