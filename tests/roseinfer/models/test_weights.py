@@ -19,7 +19,7 @@ from roseinfer.config import ConfigError
 from roseinfer.llm import LLM
 from roseinfer.models import config
 from roseinfer.models.config import ModelConfig
-from roseinfer.models.load import load
+from roseinfer.models.load import load, shard_config
 from roseinfer.models.shard import Shard
 from roseinfer.models.weights import ShardWeights, Weights
 from roseinfer.request.params import SamplingParams
@@ -237,6 +237,15 @@ def test_a_model_that_does_not_divide(ranks: int) -> None:
     whole: ModelConfig = config.parse(QWEN2)
     with pytest.raises(ConfigError, match="does not divide the model's 8 heads"):
         Shard(0, ranks).config(whole)
+
+
+def test_a_mixture_that_does_not_divide() -> None:
+    moe = QWEN2 | {"model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2}
+    whole = config.parse(moe | {"moe_intermediate_size": 9})
+    with pytest.raises(ConfigError, match="the 9 elements of each expert"):
+        Shard(0, 2).config(whole)
+    with pytest.raises(ConfigError, match="on CPUs only"):
+        shard_config(whole, Shard(0, 2), torch.device("cuda"))
 
 
 def test_a_tensor_of_another_shape(tmp_path: Path) -> None:
