@@ -11,8 +11,10 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from scipy.stats import hypergeom
 
 from harness.metrics.definitions import prompt_tokens, run_starts, succeeded
+from harness.metrics.percentiles import Ordered
 from harness.metrics.rates import Machines
 from harness.metrics.samples import Group, in_flight, waiting
 from harness.metrics.stability import (
@@ -34,6 +36,9 @@ from harness.schema.setting_types import RUNNING_SERVER
 
 #: A lighter load is slower than a heavier one where its median is above the heavier one's by this factor.
 SLOWER_FACTOR = 1.5
+#: The first requests of a closed loop are stated at this p-value, by so many of the slowest at least, and
+#: where p99 with them is above that without by this factor.
+OPENING_P, OPENING_LEAST, OPENING_FACTOR = 1e-3, 3, 1.1
 #: A server knows a prompt again where its TTFT is below this share of that of a new one.
 KNOWN_AGAIN = 0.7
 #: Prompt tokens beside those of a load that a cache may have: one that begins each sequence, and part of a
@@ -61,10 +66,12 @@ def cell_notices(
     if isinstance(group.load, Batch):
         return machine_notices(group, machines)
     facts: list[Fact | None] = [*count_notices(group), *one_late(group), *_connections(group)]
+    facts += _turns_waited(whole := group.whole or group)
     facts.append(_large_chunks(group, drafted.tokens_per_step if drafted is not None else None))
-    whole = group.whole or group
     if isinstance(group.load, ClosedLoop):
         settled = _after(group.requests["t_sent"].to_numpy(np.float64), group.load.concurrency)
+        if group.whole is None:
+            facts += _opening(group, settled[succeeded(group.requests)])
     else:
         facts.append(behind_or_stalled(whole.requests))
         settled = np.ones(len(group.requests), dtype=bool)
@@ -80,6 +87,40 @@ def cell_notices(
     if prefixes is not None:
         facts.append(_cached(group, prefixes))
     return [fact.within(group.label, group.load, group.repeat) for fact in facts if fact is not None]
+
+
+def _opening(group: Group, is_later: npt.NDArray[np.bool_]) -> list[Fact]:
+    """State that the first requests of a closed loop, sent at once, have most of the slowest TTFTs.
+
+    As many as are in flight are the first. If they were like the others, how many of them are among the m
+    slowest, a quarter of their number and at least 3, would be hypergeometric: Fisher's exact test (Journal
+    of the Royal Statistical Society 98, 1935) at OPENING_P. And p99 is OPENING_FACTOR times the others'.
+
+    Args:
+        is_later: (U,) which successes were sent after the first.
+    """
+    ttft_ms = group.metrics["ttft_ms"].to_numpy(np.float64)
+    is_later, ttft_ms = is_later[np.isfinite(ttft_ms)], ttft_ms[np.isfinite(ttft_ms)]
+    first = int(np.count_nonzero(~is_later))
+    if not 0 < first < ttft_ms.size:
+        return []
+    slowest = np.argsort(-ttft_ms, kind="stable")[: max(OPENING_LEAST, first // 4)]
+    among = int(np.count_nonzero(~is_later[slowest]))
+    if hypergeom.sf(among - 1, ttft_ms.size, first, slowest.size) >= OPENING_P:
+        return []
+    p90, p99 = (float(level) for level in Ordered(ttft_ms, None).percentiles([90, 99]))
+    later_p90, later_p99 = (float(level) for level in Ordered(ttft_ms[is_later], None).percentiles([90, 99]))
+    if p99 < OPENING_FACTOR * later_p99:
+        return []
+    values: dict[str, Value] = {"requests": first, "ttft_p90_ms": p90, "ttft_p99_ms": p99}
+    return [Fact(kind="opening", values=values | {"later_p90_ms": later_p90, "later_p99_ms": later_p99})]
+
+
+def _turns_waited(group: Group) -> list[Fact]:
+    """State that turns with times of their own were sent late, as those before them had not ended."""
+    late_s = group.requests["late_s"]
+    turns, late = int(late_s.notna().sum()), int((late_s > 0).sum())
+    return [Fact(kind="turns_waited", values={"late": late, "turns": turns})] if 2 * late > turns else []
 
 
 def _large_chunks(group: Group, tokens_per_step: float | None = None) -> Fact | None:

@@ -362,6 +362,17 @@ WORDING: dict[FactKind, Wording] = {
         "{prompts} prompts, each sent twice before the load: TTFT p50 {first_ms} ms, then {again_ms} ms",
         hint="These reports are not believed. What such a server had before, it answers too soon.",
     ),
+    "opening": Wording(
+        "note", "load", "opening burst", "The first requests are among the slowest: {engines}.",
+        "TTFT p90 is {ttft_p90_ms} ms and p99 {ttft_p99_ms} ms; without the first {requests} requests "
+        "{later_p90_ms} and {later_p99_ms} ms",
+        hint="--settle 30 leaves the beginning out.",
+    ),
+    "turns_waited": Wording(
+        "note", "load", "turns waited", "Later turns waited for earlier ones: {engines}.",
+        "{late} of {turns} later turns were due before the answer before them had ended",
+        hint="So fewer requests/s were sent than the load asks for; the engine need not be the reason.",
+    ),
     "few_rounds": Wording(
         "note", "load", "short or cut cells",
         f"A closed loop has fewer than {MIN_ROUNDS} requests for each in flight.",

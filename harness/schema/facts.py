@@ -86,6 +86,10 @@ KINDS: dict[str, tuple[str, ...]] = {
     # Half of the tokens came in chunks of `usual` or more, or half of the answers began with `first`: then
     # TTFT p50 is at least `ttft_low_ms`.
     "large_chunks": ("usual", "first", "tokens_per_step", "icl_ms", "ttft_ms", "ttft_low_ms"),
+    # The first `requests` of a closed loop, sent at once, have most of the slowest first tokens.
+    "opening": ("requests", "ttft_p90_ms", "ttft_p99_ms", "later_p90_ms", "later_p99_ms"),
+    # Turns of sessions were sent late, as the answers before them had not ended.
+    "turns_waited": ("late", "turns"),
     # A closed loop has few requests for each in flight.
     "few_rounds": ("requests",),
     # A cell was measured for few seconds, or fewer than asked for.

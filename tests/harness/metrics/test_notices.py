@@ -415,3 +415,24 @@ def test_an_engine_that_drafts_says_so() -> None:
 def test_it_is_said_exactly_where_half_of_the_tokens_came_so(sizes: list[int]) -> None:
     large = sum(size for size in sizes if size > 1)
     assert bool(noticed(answered(*sizes, requests=2))) == (sizes[0] > 1 or 2 * large > sum(sizes))
+
+
+def test_the_opening_of_a_closed_loop_is_told_apart_where_it_makes_the_tail() -> None:
+    """A server that takes prompts one after the other: the last of 16 at once wait for all the others."""
+    load = load_text(ClosedLoop(concurrency=16))
+    burst = cell(lambda i: 0.04 * (i + 1) if i < 16 else 0.44, n=160, load=load)
+    for row in burst[:16]:
+        row["t_sent"] = 0.0
+    even = cell(lambda i: 0.44, n=160, load=load)
+    [fact] = [fact for fact in summaries(burst)[-1].notices if fact.kind == "opening"]
+    assert fact.values["requests"] == 16
+    assert float(fact.values["ttft_p99_ms"]) > 1.3 * float(fact.values["later_p99_ms"])
+    assert "opening" not in kinds(summaries(even)[-1])
+
+
+@pytest.mark.parametrize(("late_s", "is_stated"), [(0.4, True), (0.0, False)])
+def test_later_turns_that_waited_are_why_fewer_requests_were_sent(late_s: float, is_stated: bool) -> None:
+    rows = cell(lambda i: 0.05)
+    for row in rows[1::2]:
+        row["late_s"] = late_s
+    assert ("turns_waited" in kinds(summaries(rows)[-1])) == is_stated

@@ -177,6 +177,7 @@ def test_what_the_engine_counts_stands_beside(
 
 
 CACHED_LOAD = {"concurrency": [2], "n": 12, "input_len": 64, "output_len": 4}
+LOADED = {"concurrency": [8], "n": 80}
 Start = Callable[..., str]
 
 
@@ -215,10 +216,18 @@ def test_the_same_dataset_twice_meets_no_cache_unless_that_was_asked_for(
     for _ in range(2):
         _, results = run_online(settings_for(url, **load))
         assert ttft(results)[0] > 25
-    for expected in (30, 1):
+    for is_known in (False, True):
         folder, results = run_online(settings_for(url, same_prompts=True, **load))
-        assert ttft(results)[0] == pytest.approx(expected, abs=9)
+        assert (ttft(results)[0] < 25) == is_known
         assert "same_prompts" in {fact.kind for fact in facts_of(load_run(folder))}
+
+
+def test_the_opening_burst_is_in_the_figures_and_told_apart(start_mock: Any, settings_for: Make) -> None:
+    script = [{"ttft_ms": 25 * (place + 1)} for place in range(8)] + [{"ttft_ms": 30}] * 72
+    folder, _ = run_online(settings_for(start_mock(script=script).url, **CACHED_LOAD | LOADED))
+    [fact] = [fact for fact in facts_of(load_run(folder)) if fact.kind == "opening"]
+    assert fact.values["requests"] == 8
+    assert float(fact.values["ttft_p99_ms"]) > 150 > float(fact.values["later_p99_ms"])
 
 
 @pytest.mark.parametrize(("behaviour", "is_stated"), [({}, True), ({"cached_ttft_ms": 30}, False)])
