@@ -281,10 +281,6 @@ def _draw(axes: Axes, series: Series, look: Look, color: str, shift: float) -> N
         alpha=series.opacity,
         clip_on=False,
     )
-    for name, at, height in zip(series.names, x, series.y, strict=bool(series.names)):
-        axes.annotate(
-            name, (at, height), (5, 5), textcoords="offset points", fontsize=_NOTE_SIZE, color=MUTED
-        )
     for i in series.crossed:
         axes.plot(x[i], series.y[i], "x", color=INK, markersize=8)
 
