@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from harness.schema.base import listed
 from harness.schema.limits import Slo
 from harness.schema.load import (
     Arrivals,
@@ -98,7 +99,7 @@ class ServerGroup(Group):
         description="environment variable that holds the running server's API key; "
         "of several servers LABEL=NAME,…",
     )
-    content_field: list[str] = Field(
+    content_field: Annotated[list[str], BeforeValidator(listed)] = Field(
         [],
         description="field of a chat's deltas with reasoning, beside reasoning_content and reasoning; "
         "may be repeated",

@@ -213,4 +213,4 @@ def test_progress_takes_the_same_first_token_as_the_metric(shared_mock: Any) -> 
         make_plan(shared_mock, [shape | {"ttft_ms": 20} for shape in SHAPES]), start_delay_s=0.05
     )
     for response in result.responses:
-        assert first_token(response) == token_stamps(response)[0][0]
+        assert first_token(response) == pytest.approx(token_stamps(response)[0][0], abs=2e-3)
