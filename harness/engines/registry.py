@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib.metadata import EntryPoint
+from typing import Protocol, TypeVar
 
 from harness.engines.adapters.openai import OpenAI
 from harness.engines.base import Engine, EngineVariant, Missing
@@ -12,6 +14,18 @@ from harness.engines.variants import check_name, engine_points, find_variant
 from harness.errors import UsageError
 from harness.plugins import describe, load_plugin
 from harness.schema.setting_types import DEFAULT_ENGINES, EngineName, EngineRef
+
+
+class Labelled(Protocol):
+    """A record about one engine variant."""
+
+    @property
+    def engine(self) -> EngineName: ...
+    @property
+    def label(self) -> str: ...
+
+
+Record = TypeVar("Record", bound=Labelled)
 
 
 def _load(point: EntryPoint) -> Engine:
@@ -53,6 +67,11 @@ LOCAL: dict[EngineName, LocalEngine] = {
 def is_ours(name: EngineName) -> bool:
     """Tell whether an engine comes with this harness, from the same authors."""
     return "rosebench" in getattr(ENGINES.get(name), "distributions", ())
+
+
+def in_order(records: Iterable[Record]) -> list[Record]:
+    """Records of engines by name, those of engines of this harness last: none is first by default."""
+    return sorted(records, key=lambda record: (is_ours(record.engine), record.label.casefold()))
 
 
 def get_engine(name: EngineName, address: Address | None = None) -> Engine:

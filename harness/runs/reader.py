@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from harness.engines.registry import is_ours
+from harness.engines.registry import in_order
 from harness.errors import UsageError
 from harness.files import check_contents
 from harness.metrics.contrast import compare_points
@@ -81,20 +81,17 @@ class Run:
     @property
     def pooled(self) -> list[OnlineSummary]:
         """One summary per engine and load, engines by name, those of rosebench's own authors last."""
-        return self._in_order(summary for summary in self.results.summaries if summary.repeat is None)
+        return in_order(summary for summary in self.results.summaries if summary.repeat is None)
 
     @property
     def repeats(self) -> list[OnlineSummary]:
         """One summary per cell, in the same order."""
-        return self._in_order(summary for summary in self.results.summaries if summary.repeat is not None)
+        return in_order(summary for summary in self.results.summaries if summary.repeat is not None)
 
     @property
     def is_batch(self) -> bool:
         """True if its one load is a batch, of which throughput is what counts."""
         return self.meta.settings.num_prompts is not None
-
-    def _in_order(self, summaries: Iterable[OnlineSummary]) -> list[OnlineSummary]:
-        return sorted(summaries, key=lambda summary: (is_ours(summary.engine), summary.label.casefold()))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import cast
 
-from harness.engines.registry import ENGINES
+from harness.engines.registry import ENGINES, in_order
 from harness.engines.variants import load_file
 from harness.profiling.explain import TOOLS
 from harness.report.charts.chart import Axis, Chart, Point, Series, is_wide
@@ -145,7 +145,8 @@ def bars(results: Sequence[BatchRow], metric: str) -> Chart:
 def capacity(search: SearchResults) -> Chart:
     """A row an engine: its cells in the order of measurement downwards, and the interval as a bar."""
     series = []
-    for row, engine in enumerate(search.engines):
+    engines = in_order(search.engines)
+    for row, engine in enumerate(engines):
         low, high = engine.low or search.plan.lowest, engine.high or search.plan.highest
         interval = Point(low, row, (low, high))
         series.append(Series.of(engine.label, "spans", [interval], "95 % interval", opacity=0.4, width=0.12))
@@ -161,8 +162,8 @@ def capacity(search: SearchResults) -> Chart:
     return Chart(
         name="capacity",
         title="Cells of the search, and the highest load within the limits",
-        x=Axis(search.plan.unit, log=is_wide(t.value for e in search.engines for t in e.trials)),
-        y=rows([engine.label for engine in search.engines]),
+        x=Axis(search.plan.unit, log=is_wide(t.value for e in engines for t in e.trials)),
+        y=rows([engine.label for engine in engines]),
         series=series,
         note="filled: limits met; hollow: not; bar: 95 % interval",
     )

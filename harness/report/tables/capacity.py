@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.engines.registry import in_order
 from harness.metrics.rankings import capacity_ranking
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.numbers import DASH, decimals, number, plural
@@ -20,7 +21,7 @@ def capacity_tables(search: SearchResults) -> list[Table]:
 
 def _loads(search: SearchResults) -> Table:
     """One row an engine: the highest load within the limits, and what it cost to find."""
-    engines, plan = search.engines, search.plan
+    engines, plan = in_order(search.engines), search.plan
     values = [Cell(DASH) if e.guessed else Cell(capacity_value(e), e.value) for e in engines]
     columns = [
         Column.text("engine", [engine.label for engine in engines]),
