@@ -159,7 +159,9 @@ def _judge(
             which = "all" if count.hidden == reported else count.hidden
             hidden = f"{which} of them hidden reasoning: raise --output-len"
             return "only_reasoning", f"{reported} tokens were counted, {hidden}"
-        return "no_tokens", "the stream carries no token"
+        unread = _listed(list(stream.unread))
+        named = f"; --content-field reads the text in {unread}" if unread else ""
+        return "no_tokens", f"the stream carries no token{named}"
     if reported is not None and reported != count.total + count.hidden:
         usage = f"{reported - count.hidden} by the final usage"
         return "token_mismatch", f"{count.total} tokens by {count.source}, {usage}"

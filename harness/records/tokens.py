@@ -124,7 +124,8 @@ def distribute(total: int, text: Sequence[int]) -> list[int]:
     least = 1 if total >= len(holders) else 0
     weights = [text[i] if least else 1 for i in holders]
     rest, length = total - least * len(holders), sum(weights)
-    shares = [-(-part * rest // length) for part in accumulate(weights)]  # rounded up: the first chunk first
+    up = length // 2 if least else length - 1  # to the nearest; or the first chunk first
+    shares = [(part * rest + up) // length for part in accumulate(weights)]
     counts = [0] * len(text)
     for i, (before, until) in zip(holders, pairwise([0, *shares]), strict=True):
         counts[i] = least + until - before
