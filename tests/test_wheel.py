@@ -18,6 +18,7 @@ import harness
 import roseinfer
 from harness.telemetry.revision import source_hash
 from roseinfer.kernels.cpu.build import load_library
+from tests.harness.bench_process import SEVERAL
 
 CHECKOUT = Path(__file__).parents[1]
 SMALL = ["--model", "random:gpt2-tiny", "--device", "cpu"]
@@ -87,9 +88,11 @@ class Environment:
         self.cwd = folder / "empty"
         self.cwd.mkdir()
 
-    def run(self, program: str, *words: str, code: int | tuple[int, ...] = 0, path: str = "") -> str:
-        """What the program prints; its exit status has to be `code`, or one of several. `path` is
-        PYTHONPATH."""
+    def run(
+        self, program: str, *words: str, code: int | tuple[int, ...] = 0, path: str = "", given: str = ""
+    ) -> str:
+        """What the program prints; its exit status has to be `code`, or one of several. `path` is PYTHONPATH,
+        `given` what it reads."""
         ours = ("BENCH_", "PYTHON", "ROSEINFER_")
         kept = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
         folders = {f"XDG_{kind}_HOME": str(self.user / kind.lower()) for kind in ("CACHE", "CONFIG")}
@@ -97,6 +100,7 @@ class Environment:
             [self.bin / program, *words],
             cwd=self.cwd,
             env=kept | folders | {"OMP_NUM_THREADS": "1", "COLUMNS": "200", "PYTHONPATH": path},
+            input=given,
             capture_output=True,
             text=True,
             timeout=300,
@@ -104,6 +108,11 @@ class Environment:
         codes = (code,) if isinstance(code, int) else code
         assert done.returncode in codes, f"{program} {' '.join(words)}: {done.stdout}{done.stderr}"
         return done.stdout + done.stderr
+
+    def bench(self, *commands: str, path: str = "") -> list[tuple[int, str, str]]:
+        """Exit status, output and errors of each command, all in one process."""
+        given = json.dumps([command.split() for command in commands])
+        return [(*end,) for end in json.loads(self.run("python", "-c", SEVERAL, given=given, path=path))]
 
 
 @pytest.fixture(scope="module")
@@ -132,11 +141,11 @@ def test_every_file_of_the_packages_is_installed_and_the_checkout_is_not_used(in
 
 
 def test_what_comes_with_it_is_listed(installed: Environment) -> None:
-    assert "Splitwise" in installed.run("bench", "traces", "info", "builtin")
-    listed = installed.run("bench", "engines", "list")
-    assert "separate-all-reduce" in listed and harness.__version__ in listed
-    shown = installed.run("bench", "engines", "show", "vllm", "--device", "cuda", code=3)
-    assert "bench engines install vllm" in shown
+    commands = ("traces info builtin", "engines list", "engines show vllm --device cuda")
+    (_, traces, _), (_, engines, _), (code, *shown) = installed.bench(*commands)
+    assert "Splitwise" in traces
+    assert "separate-all-reduce" in engines and harness.__version__ in engines
+    assert code == 3 and "bench engines install vllm" in "".join(shown)
 
 
 def test_the_main_job_runs_from_any_folder(installed: Environment) -> None:
@@ -152,17 +161,17 @@ def test_the_main_job_runs_from_any_folder(installed: Environment) -> None:
         trap.write_text("raise SystemExit('a file of the current folder was imported')\n")
     load = ["--n", "3", "--scales", "0.02", "--fit", "clip", "--max-output-len", "4", "--warmup", "1"]
     load += ["--max-model-len", "128"]
-    words = ("online", "--engines", "roseinfer", *SMALL, *load, "--no-calibrate", "--quiet")
+    words = ("online", "--engines", "roseinfer", *SMALL, *load, "--no-calibrate", "--quiet", "--anyway")
     bench = ("-P", "-c", EQUAL, str(installed.bin / "bench"))
-    report = installed.run("python", *bench, *words, code=(0, 3)).split()[-1]
-    run = (installed.cwd / report).parent
+    printed = installed.run("python", *bench, *words, code=(0, 3))
+    [run] = installed.cwd.glob("outputs/benchmarks/serving/*")
+    assert f"{run.relative_to(installed.cwd)}/report.html" in printed
     results = json.loads((run / "online_results.json").read_text())
     assert [check["verdict"] for check in results["answers"]["checks"]] == ["same"]
     for summary in results["summaries"]:
         assert summary["num_success"] == 3
         # On a busy machine, and then the exit status is 3.
         assert all(reason["kind"] == "late" for reason in summary["invalid_reasons"])
-    assert run.parent == installed.cwd / "outputs" / "benchmarks" / "serving"
     installed.run("bench", "report", str(run))
     assert (installed.cwd / "reports" / f"{run.name}.html").stat().st_size > 100_000
     asked = ["--prompt", "The meaning of life is", "--max-tokens", "4", "--max-model-len", "64"]
@@ -175,8 +184,7 @@ def test_the_main_job_runs_from_any_folder(installed: Environment) -> None:
 
 def test_a_checkout_on_the_path_is_enough(tmp_path: Path) -> None:
     plain = Environment(tmp_path)
-    path = str(CHECKOUT)
-    assert "azure-2023-conv" in plain.run("python", "-m", "harness.cli.app", "traces", "list", path=path)
-    listed = plain.run("python", "-m", "harness.cli.app", "engines", "list", path=path)
-    assert "separate-all-reduce" in listed and harness.__version__ in listed
+    (_, traces, _), (_, engines, _) = plain.bench("traces list", "engines list", path=str(CHECKOUT))
+    assert "azure-2023-conv" in traces
+    assert "separate-all-reduce" in engines and harness.__version__ in engines
     plain.run("python", "-c", "import harness", code=1)

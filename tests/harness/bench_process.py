@@ -8,6 +8,22 @@ from __future__ import annotations
 import runpy
 import sys
 
+#: Runs the commands that its input lists, one after another, and prints how each ended and what it printed.
+SEVERAL = """
+import io, json, sys
+from contextlib import redirect_stderr, redirect_stdout
+from harness.cli.app import main
+ended = []
+for words in json.load(sys.stdin):
+    sys.argv, out, err = ["bench", *words], io.StringIO(), io.StringIO()
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            main()
+    except SystemExit as end:
+        ended.append([end.code, out.getvalue(), err.getvalue()])
+json.dump(ended, sys.stdout)
+"""
+
 
 def bench_command(*arguments: str) -> list[str]:
     """Return the command that runs `bench` with these arguments."""

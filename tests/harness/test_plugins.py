@@ -24,7 +24,7 @@ from harness.engines import registry, variants
 from harness.engines.local import LocalEngine
 from harness.errors import UsageError
 from harness.traces.format import GROUP
-from tests.harness.bench_process import bench_command
+from tests.harness.bench_process import SEVERAL, bench_command
 from tests.harness.cli.run_checks import check_figures
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -33,22 +33,6 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "docs" / "examples" / "toy"
 
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]
-
-#: Runs the commands that its input lists, one after another, and prints how each ended and what it printed.
-SEVERAL = """
-import io, json, sys
-from contextlib import redirect_stderr, redirect_stdout
-from harness.cli.app import main
-ended = []
-for words in json.load(sys.stdin):
-    sys.argv, out, err = ["bench", *words], io.StringIO(), io.StringIO()
-    try:
-        with redirect_stdout(out), redirect_stderr(err):
-            main()
-    except SystemExit as end:
-        ended.append([end.code, out.getvalue(), err.getvalue()])
-json.dump(ended, sys.stdout)
-"""
 
 
 @pytest.fixture(scope="module")

@@ -36,8 +36,9 @@ for words in json.load(sys.stdin):
 
 
 def test_help_report_and_a_closed_loop_need_no_engine(start_mock: Callable[..., Any], tmp_path: Path) -> None:
-    load = "--concurrency 2 --n 8 --input-len 8 --output-len 4 --warmup 2 --no-calibrate --max-model-len 64"
-    loop = ["online", "--base-url", start_mock().url, *load.split(), "--out", str(tmp_path)]
+    load = "--concurrency 2 --n 8 --input-len 8 --output-len 4 --warmup 2 --no-calibrate --no-figures"
+    loop = ["online", "--base-url", start_mock().url, *load.split(), "--max-model-len", "64"]
+    loop += ["--out", str(tmp_path)]
     commands = [["--help"], ["engines", "list"], ["traces", "list"], ["calibrate", "--help"], loop]
     if RUN.is_dir():
         commands.append(["report", str(RUN), "--out", str(tmp_path / "report.html")])
