@@ -126,8 +126,8 @@ def folder(profiled: Profiled, tmp_path: Path) -> Path:
 
 def gap(gaps: list[Gap], metric: str, label: str) -> Gap:
     """The gap between the engine and a slowed one."""
-    [found] = [gap for gap in gaps if (gap.metric, gap.a, gap.b) == (metric, "roseinfer", label)]
-    return found
+    [between] = [gap for gap in gaps if (gap.metric, gap.a, gap.b) == (metric, "roseinfer", label)]
+    return between
 
 
 def with_verdicts(results: OnlineResults) -> OnlineResults:
@@ -136,8 +136,8 @@ def with_verdicts(results: OnlineResults) -> OnlineResults:
     return results.model_copy(update={"comparisons": comparisons})
 
 
-def largest(found: Gap) -> str:
-    return min(found.parts, key=lambda part: part.delta).name
+def largest(between: Gap) -> str:
+    return min(between.parts, key=lambda part: part.delta).name
 
 
 def test_slowdowns_are_found_where_they_were_made(profiled: Profiled, folder: Path) -> None:

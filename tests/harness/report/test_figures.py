@@ -78,18 +78,18 @@ def test_a_picture_for_a_slide_says_what_it_is_of(run, drawn):
 
 
 def test_figures_are_well_formed_and_hold_no_date(drawn):
-    for found in drawn:
-        ElementTree.fromstring(found.svg)
-        assert "dc:date" not in found.svg and "<metadata" not in found.svg
+    for picture in drawn:
+        ElementTree.fromstring(picture.svg)
+        assert "dc:date" not in picture.svg and "<metadata" not in picture.svg
 
 
 def test_no_text_lies_over_another_or_beyond_the_figure(drawn):
     search = load_run(REPORTS / "cpu-amx-smollm2-135m-search", trust=True)
     one_of_each = {name.partition("_in_flight")[0]: chart for name, chart in charts(search).every.items()}
     of_search = [plot(name, [chart], looks(search.engines)) for name, chart in one_of_each.items()]
-    found = {plot.name: plot.figure for plot in (*drawn, *of_search)}
-    assert found["frontier"].axes[0].texts[0].get_text().startswith("upper right is better")
-    for name, figure in found.items():
+    figure_by_name = {plot.name: plot.figure for plot in (*drawn, *of_search)}
+    assert figure_by_name["frontier"].axes[0].texts[0].get_text().startswith("upper right is better")
+    for name, figure in figure_by_name.items():
         FigureCanvasAgg(figure)
         figure.draw_without_rendering()
         for axes in figure.axes:
@@ -120,11 +120,11 @@ def test_the_name_of_a_limit_covers_no_marker(at):
 def test_the_same_run_gives_the_same_bytes_as_files(run, drawn):
     report = write_run_outputs(run.path)
     files = {path.name: path.read_bytes() for path in (report.parent / "figures").iterdir()}
-    names = {f"{found.name}.{suffix}" for found in drawn for suffix in ("svg", "png", "csv")}
+    names = {f"{picture.name}.{suffix}" for picture in drawn for suffix in ("svg", "png", "csv")}
     assert files.keys() == names >= {"overview.svg", "ttft.csv", "itl_p99.png", "ecdf_e2e_scale_0.5.svg"}
-    for found in drawn:
-        assert files[f"{found.name}.svg"] == found.svg.encode()
-        assert files[f"{found.name}.csv"] == found.data.encode()
+    for picture in drawn:
+        assert files[f"{picture.name}.svg"] == picture.svg.encode()
+        assert files[f"{picture.name}.csv"] == picture.data.encode()
     assert not list(run.path.rglob("*.tmp"))
 
 
@@ -149,12 +149,12 @@ def test_offline_bars(offline_run):
     plots = all_figures(loaded)
     assert [plot.name for plot in plots] == ["offline_output_tok_per_s", "offline_total_s"]
     assert "roseinfer (in-process)" in plots[0].svg
-    for found, metric in zip(plots, ("output_tok_per_s", "total_s"), strict=True):
-        ticks = [text.get_text() for text in found.figure.axes[0].get_xticklabels()]
+    for picture, metric in zip(plots, ("output_tok_per_s", "total_s"), strict=True):
+        ticks = [text.get_text() for text in picture.figure.axes[0].get_xticklabels()]
         assert ticks and not any("e+" in tick for tick in ticks)
         results = [result for result in loaded.results.results if result.label == "vLLM"]
         rates = [getattr(result, metric) for result in results]
-        rows = list(csv.DictReader(io.StringIO(found.data)))
+        rows = list(csv.DictReader(io.StringIO(picture.data)))
         mean = next(row for row in rows if (row["engine"], row["part"]) == ("vLLM", "mean"))
         assert float(mean[METRICS[metric].unit]) == pytest.approx(sum(rates) / len(rates), rel=1e-5)
 
@@ -198,27 +198,27 @@ def test_every_axis_grows_with_the_load(run):
 
 
 def test_the_contract_s_looks_and_every_label_its_own():
-    found = looks(
+    styles = looks(
         [("roseinfer", "roseinfer"), ("vllm", "vLLM"), ("sglang", "SGLang"), ("trtllm", "TensorRT-LLM")]
         + [("roseinfer", f"roseinfer ({i})") for i in range(3)]
         + [(name, name) for name in ("transformers", "llamacpp", "openai")]
     )
-    assert [found[label].marker for label in ("roseinfer", "vLLM", "SGLang", "TensorRT-LLM")] == list("os^h")
-    assert len({(look.color, look.marker, look.line) for look in found.values()}) == 10
-    assert len({look.color for look in found.values()}) == 10
+    assert [styles[label].marker for label in ("roseinfer", "vLLM", "SGLang", "TensorRT-LLM")] == list("os^h")
+    assert len({(look.color, look.marker, look.line) for look in styles.values()}) == 10
+    assert len({look.color for look in styles.values()}) == 10
 
 
 def test_variants_of_an_engine_differ_in_colour_and_marker():
-    found = list(looks(("roseinfer", f"roseinfer {i}") for i in range(4)).values())
-    assert (found[0].color, found[0].marker) == ("#0072b2", "o")
-    for a, b in itertools.combinations(found, 2):
+    styles = list(looks(("roseinfer", f"roseinfer {i}") for i in range(4)).values())
+    assert (styles[0].color, styles[0].marker) == ("#0072b2", "o")
+    for a, b in itertools.combinations(styles, 2):
         assert a.marker != b.marker
         assert all(np.linalg.norm(oklab(a.color, sight) - oklab(b.color, sight)) > 0.06 for sight in SEEN)
 
 
 def test_engines_differ_in_marker_or_line_without_any_colour():
-    found = looks([("roseinfer", str(i)) for i in range(4)] + [("vllm", "v"), ("sglang", "s")])
-    assert len({(look.marker, look.line) for look in found.values()}) == 6
+    styles = looks([("roseinfer", str(i)) for i in range(4)] + [("vllm", "v"), ("sglang", "s")])
+    assert len({(look.marker, look.line) for look in styles.values()}) == 6
 
 
 def luminance(color):
@@ -263,15 +263,15 @@ def oklab(color, sight):
 
 @pytest.mark.parametrize("sight", SEEN)
 def test_the_four_engines_differ_to_colour_blind_eyes(sight):
-    found = looks((name, name) for name in ("roseinfer", "vllm", "sglang", "trtllm"))
-    for a, b in itertools.combinations(found.values(), 2):
+    styles = looks((name, name) for name in ("roseinfer", "vllm", "sglang", "trtllm"))
+    for a, b in itertools.combinations(styles.values(), 2):
         assert np.linalg.norm(oklab(a.color, sight) - oklab(b.color, sight)) > 0.06, (a, b)
 
 
 def test_contrast_on_white_and_on_dark_paper():
     names = ("roseinfer", "vllm", "sglang", "trtllm", "transformers", "llamacpp", "openai", "other")
-    found = looks((name, f"{name} {i}") for name in names for i in range(2))
-    for look in found.values():
+    styles = looks((name, f"{name} {i}") for name in names for i in range(2))
+    for look in styles.values():
         assert contrast(look.color, "#ffffff") >= 3
         assert contrast(on_dark(look.color), "#181b1f") >= 2.99
 

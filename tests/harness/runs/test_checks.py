@@ -232,8 +232,8 @@ def test_the_last_check_of_a_search_is_asked_on_resume(start_mock: Any, settings
     folder = interrupted(settings, 2, plan)
     _, results = resume_online(folder, again := Watcher())
     assert len(again.of(EngineStarting)) == 1 and not again.measured and results.meta.unasked == []
-    [found] = json.loads((folder / ANSWERS).read_text())["by_engine"].values()
-    assert len(found) == 2 and results.search is not None and len(results.search.engines[0].trials) == 3
+    [replies] = json.loads((folder / ANSWERS).read_text())["by_engine"].values()
+    assert len(replies) == 2 and results.search is not None and len(results.search.engines[0].trials) == 3
 
 
 @pytest.mark.parametrize("gone", ["the server", "the engine"])
