@@ -5,6 +5,8 @@ import pytest
 
 from harness.cli.report import default_name, report
 from harness.errors import UsageError
+from harness.report.compared import chosen, compared_table, verdict
+from harness.runs.reader import load_run
 from tests.harness.report.conftest import make_offline
 
 
@@ -45,3 +47,16 @@ def test_limits_and_prices_are_not_for_offline_runs(bench, tmp_path):
     done = bench("report", str(run), "--out", str(out), "--slo", "ttft_p99<=200ms")
     assert done.code == 2 and not out.exists()
     assert "limits and prices are for runs of bench online" in done.err and "hint: " in done.err
+
+
+def test_two_engines_are_compared_in_the_terminal_as_on_the_page(tmp_path, capfd):
+    run, out = Path(__file__).parents[3] / "reports/h200-qwen3-8b-vllm-0.33", tmp_path / "x.html"
+    report([run], out, compare="roseinfer,vllm", load="1")
+    printed = capfd.readouterr().out
+    loaded = load_run(run, trust=True)
+    choice = chosen(loaded, "roseinfer,vllm", "1")
+    assert printed.startswith(str(verdict(loaded, choice)))
+    assert all(cell.line in printed for row in compared_table(loaded, choice).rows for cell in row)
+    page = out.read_text(encoding="utf-8")
+    shown = compared_table(loaded, choice).title
+    assert page.index(f'data-title="{shown}"') == page.index('data-name="compared" data-title="') + 21
