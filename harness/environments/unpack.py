@@ -160,7 +160,7 @@ def check_host(python: str, manifest: dict[str, Any]) -> Path:
         raise UnpackError(f"{python} does not run: {reason}; choose another with --python") from None
     version, torch, packages = output.splitlines()
     if version != manifest["python"] or (
-        manifest["torch"] and not f"{torch}.".startswith(manifest["torch"] + ".")
+        manifest["torch"] and not f"{torch.partition('+')[0]}.".startswith(manifest["torch"] + ".")
     ):
         raise UnpackError(
             f"the bundle is for Python {manifest['python']} with torch {manifest['torch'] or 'of its own'}, "

@@ -34,7 +34,8 @@ def _route(
     logits = tl.zeros([_ROWS, PAD_E], tl.float32)
     for part in tl.static_range(PARTS):
         logits += tl.load(logits_ptr + part * rows.to(tl.int64) * E + at, inside, 0.0).to(tl.float32)
-    logits = tl.where(inside, logits, -1e30)
+    # rows of padding may have anything in them, and each row needs its choice
+    logits = tl.where(inside & (tl.abs(logits) < 1e30), logits, -1e30)
     scores = tl.exp(logits - tl.max(logits, 1)[:, None])
     left = tl.where(inside, scores, -1.0)
     for _ in tl.static_range(TOP_K):

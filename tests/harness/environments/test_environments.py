@@ -289,14 +289,14 @@ def test_sizes():
 def test_an_engine_runs_on_the_torch_of_another_bundle(tmp_path, cache, monkeypatch):
     """The engine comes first on the path, then its own folders, then the torch that several share."""
     monkeypatch.delenv("PYTHONPATH")  # with a torch for all
-    source = b"__version__ = '9.9'\n"
+    source = b"__version__ = '9.9.1+cu130'\n"
     (torch_bundle := tmp_path / "t").mkdir()
     links, variables = {"beside": "pip"}, {"SKIPPED_CHECK": "it's"}
     member_of_torch = member("torch.py", size=len(source))
-    named = {"engine": "torch", "version": "9.9", "torch": ""}
+    named = {"engine": "torch", "version": "9.9.1", "torch": ""}
     packed(torch_bundle, [member_of_torch], source, links=links, env=variables, **named)
     (engine_bundle := tmp_path / "e").mkdir()
-    packed(engine_bundle, [member("inside/sub.py")], torch="9.9", paths=["inside"])
+    packed(engine_bundle, [member("inside/sub.py")], torch="9.9.1", paths=["inside"])
     with pytest.raises(unpack.UnpackError, match="unpack the bundle of that torch first"):
         unpack.unpack(engine_bundle, cache, sys.executable)
     unpack.unpack(torch_bundle, cache, sys.executable)
@@ -305,8 +305,8 @@ def test_an_engine_runs_on_the_torch_of_another_bundle(tmp_path, cache, monkeypa
     done = subprocess.run(
         [python, "-c", ask], capture_output=True, text=True, check=True, env={"PYTHONPATH": "/away"}
     )
-    assert done.stdout.split() == ["9.9", "it's", str(cache / "sglang-9.1/site/inside/sub.py")]
-    assert (cache / "torch-9.9" / "site" / "beside" / "__init__.py").exists()
+    assert done.stdout.split() == ["9.9.1+cu130", "it's", str(cache / "sglang-9.1/site/inside/sub.py")]
+    assert (cache / "torch-9.9.1" / "site" / "beside" / "__init__.py").exists()
 
 
 def _code(kind: int, architecture: int, content: bytes) -> bytes:

@@ -39,3 +39,13 @@ def test_pairs_are_in_the_order_of_the_experts(seed, rows, sizes, normalized, pa
     assert torch.equal(
         routed.rows[routed.places.long()], torch.arange(rows, device=DEVICE)[:, None].expand(-1, top_k)
     )
+
+
+@pytest.mark.parametrize("garbage", [float("nan"), float("inf"), -float("inf")])
+def test_a_row_of_padding_has_a_choice_whatever_is_in_it(garbage: float):
+    """A graph computes rows that nobody filled; one without a choice would leave its places unwritten."""
+    logits = torch.zeros(1, 3, 16, device=DEVICE)
+    logits[0, 1] = garbage
+    routed = route(logits, torch.zeros(16, dtype=torch.int64, device=DEVICE), 4, 8, normalized=True)
+    assert sorted(routed.places.flatten().tolist()) == list(range(12))
+    assert routed.weights.isfinite().all()
