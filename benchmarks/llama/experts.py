@@ -3,8 +3,7 @@
     python -m benchmarks.llama experts random:qwen3-30b-a3b --rows 1 8 64 4096
 
 `check`: how far the kernels' results are from float32. `blocks`: the whole mixture of a layer, from the
-residual stream to it, as the engine runs it. `ahead`: that with the next kernel, whose
-weight is fetched into the L2 cache meanwhile or not. `plans`: the kernel for few rows with every ring buffer.
+residual stream to it, as the engine runs it. `plans`: the kernel for few rows with every ring buffer.
 `tiles`: the GEMMs for more rows in several tilings. TB/s are those of the weights of the experts that are
 chosen, and `copy` is their share of the copy bandwidth of this GPU. Times are µs of a layer in a captured
 graph of several layers.
@@ -23,7 +22,6 @@ from torch import Tensor
 from benchmarks.llama.parts import DEVICE, captured, drawn
 from benchmarks.llama.steps import copy_rate
 from benchmarks.models import llama_shape
-from roseinfer.kernels.cuda import stream
 from roseinfer.kernels.cuda.experts import Plan
 from roseinfer.kernels.cuda.experts import plans as plans_for
 from roseinfer.kernels.cuda.stream import MAX_ROWS, bucket
@@ -133,17 +131,6 @@ def _next_stream(turns: Iterator[CudaExperts], x: Tensor, gain: Tensor, plan: Pl
     next(turns).stream(x, gain, EPS, plan=plan)
 
 
-def _next_pair(turns: Iterator[tuple[CudaExperts, Tensor]], x: Tensor, gain: Tensor, *, ahead: bool) -> None:
-    """The mixture of a layer, then the projections of queries, keys and values of the next."""
-    mixture, qkv = next(turns)
-    out = mixture.stream(x, gain, EPS, ahead=qkv if ahead else None)
-    stream.product(out, qkv, norm=(gain, EPS))
-
-
-def _next_projections(turns: Iterator[Tensor], x: Tensor, gain: Tensor) -> None:
-    stream.product(x, next(turns), norm=(gain, EPS))
-
-
 def _next_product(
     turns: Iterator[CudaExperts], x: Tensor, routed: Routed, tile: GroupTile, *, gated: bool
 ) -> None:
@@ -163,22 +150,6 @@ def blocks(layers: Layers, all_rows: Sequence[int], copies: float) -> Iterator[s
             kernels["stream"] = partial(_next_stream, turns, x, layers.gain)
         for name, run in kernels.items():
             yield f"| {rows} | {experts:.1f} | {name} | {_speed(layers, rows, experts, run, copies)}"
-
-
-def ahead(layers: Layers, all_rows: Sequence[int]) -> Iterator[str]:
-    yield "| rows | mixture and next projections, µs | the same, fetched ahead | projections alone |"
-    yield "|---:|---:|---:|---:|"
-    shape = layers.shape
-    weights = [
-        drawn((shape.heads + 2 * shape.kv_heads) * shape.head_dim, shape.width) * 0.02 for _ in layers.each
-    ]
-    for rows in (rows for rows in all_rows if rows <= stream.FEW_ROWS):
-        x, turns = drawn(rows, shape.width), itertools.cycle(zip(layers.each, weights, strict=True))
-        pair = partial(_next_pair, turns, x, layers.gain)
-        times = [captured(partial(pair, ahead=ahead), 2 * LAYERS) for ahead in (False, True)]
-        in_turn = itertools.cycle(weights)
-        alone = captured(partial(_next_projections, in_turn, x, layers.gain), 2 * LAYERS)
-        yield f"| {rows} | {times[0]:.1f} | {times[1]:.1f} | {alone:.1f} |"
 
 
 def plans(layers: Layers, all_rows: Sequence[int], copies: float) -> Iterator[str]:
@@ -223,7 +194,7 @@ def tiles(layers: Layers, all_rows: Sequence[int]) -> Iterator[str]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this measurement."""
-    parser.add_argument("--only", default="check,blocks,ahead,plans,tiles")
+    parser.add_argument("--only", default="check,blocks,plans,tiles")
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
 
 
@@ -236,7 +207,6 @@ def main(arguments: argparse.Namespace) -> None:
     parts: dict[str, Callable[[], Iterator[str]]] = {
         "check": partial(check, layers, arguments.rows),
         "blocks": partial(blocks, layers, arguments.rows, copies),
-        "ahead": partial(ahead, layers, arguments.rows),
         "plans": partial(plans, layers, arguments.rows, copies),
         "tiles": partial(tiles, layers, arguments.rows),
     }

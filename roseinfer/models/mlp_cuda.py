@@ -45,20 +45,12 @@ class CudaExperts(Experts):
         """Return whether `stream` takes `x`."""
         return streamed.takes(x, self.down)
 
-    def stream(
-        self,
-        x: Tensor,
-        gain: Tensor,
-        eps: float,
-        *,
-        ahead: Tensor | None = None,
-        plan: streamed.Plan | None = None,
-    ) -> Tensor:
-        """Return `x` plus the mixture of its RMS norm with `gain`, `[T, width]`. `ahead`, `plan`: as in
+    def stream(self, x: Tensor, gain: Tensor, eps: float, plan: streamed.Plan | None = None) -> Tensor:
+        """Return `x` plus the mixture of its RMS norm with `gain`, `[T, width]`. `plan`: as in
         `add_experts`."""
         return streamed.add_experts(
             x, gain, eps, self.router.linear.weight, self.gate_up, self.down, self.tokens,
-            self._mixture.top_k, normalized=self._mixture.normalized, ahead=ahead, plan=plan,
+            self._mixture.top_k, normalized=self._mixture.normalized, plan=plan,
         )  # fmt: skip
 
     def add_norm_(self, x: Tensor, normed: Tensor, gain: Tensor, eps: float) -> Tensor:

@@ -39,10 +39,6 @@ __device__ __forceinline__ void copy_bulk_once(
             shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
         : "memory");
 }
-// Fetch `bytes` bytes, as in `copy_bulk`, into the L2 cache.
-__device__ __forceinline__ void fetch_bulk(const void* from, int bytes) {
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
 // Copy `bytes` bytes, a multiple of 16; both addresses are aligned to 16.
 __device__ __forceinline__ void copy_bulk(void* to, const void* from, int bytes, barrier_t* barrier) {
     asm volatile(

@@ -7,8 +7,7 @@
 // - gate and up, with SwiGLU, of the listed experts for all rows, 8 outputs at a time;
 // - down, 16 outputs at a time, one expert after the other; of an expert, rows that have not chosen it count as zeros.
 // One producer warp issues bulk copies of the weights into a ring buffer of DEPTH stages, from the first tile of gate and up
-// to the last of down, without waiting for the second barrier. While the experts are being chosen memory would be idle: then
-// the first AHEAD bytes of a weight that the next kernel reads are fetched into the L2 cache. WARPS consumer warps each multiply a share of every stage.
+// to the last of down, without waiting for the second barrier. WARPS consumer warps each multiply a share of every stage.
 #define EIGHT 0
 #include "half.cuh"
 #include "copy.cuh"
@@ -25,7 +24,6 @@
 #define RUNS (WIDTH / THREADS)         // of 8 inputs that a lane holds, of each of its rows
 #define STRIDE 24                      // of a row of sums, padded
 #define EACH ((EXPERTS + GRID - 1) / GRID)
-#define PIECE 4096                     // bytes that are fetched at once
 #define OF_EXPERT (FFN / 8)            // tiles of gate and up
 
 static_assert(WIDTH % CHUNK == 0 && CHUNK % (WARPS * STEP) == 0 && FFN % DOWN_CHUNK == 0 && DOWN_CHUNK % (WARPS * STEP) == 0, "");
@@ -115,7 +113,7 @@ __device__ __forceinline__ void choose(Choice& choice, const float* logits, int 
 
 extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) experts(
     const half_t* x, const half_t* gain, const half_t* router, const half_t* gate_up, const half_t* down, float* logits,
-    half_t* gated, unsigned long long* arrivals, long long* tokens, const unsigned char* ahead, half_t* out, int rows
+    half_t* gated, unsigned long long* arrivals, long long* tokens, half_t* out, int rows
 ) {
     extern __shared__ __align__(128) half_t ring[];  // [DEPTH, STAGE], then x
     __shared__ __align__(16) float found[2][WARPS][HEIGHT * STRIDE];
@@ -132,8 +130,6 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) experts(
 
     if (warp == WARPS) {
         const unsigned long long policy = once();
-        for (int at = (blockIdx.x + lane * GRID) * PIECE; at < AHEAD; at += 32 * GRID * PIECE)
-            fetch_bulk(ahead + at, min(PIECE, AHEAD - at));
         sync_all();
         int slot = 0, phase = 1;
         const auto send = [&](const half_t* from, int chunk, int chunks) {

@@ -49,3 +49,10 @@ def test_a_row_of_padding_has_a_choice_whatever_is_in_it(garbage: float):
     routed = route(logits, torch.zeros(16, dtype=torch.int64, device=DEVICE), 4, 8, normalized=True)
     assert sorted(routed.places.flatten().tolist()) == list(range(12))
     assert routed.weights.isfinite().all()
+
+
+def test_rows_that_are_no_numbers_have_experts_too() -> None:
+    """Padding is such: the sum of its pairs must find them."""
+    logits, tokens = torch.full((1, 3, 5), torch.nan, device=DEVICE), torch.zeros(5, dtype=torch.int64)
+    routed = route(logits, tokens.to(DEVICE), 2, 4, normalized=True)
+    assert sorted(routed.places.flatten().tolist()) == list(range(6))
