@@ -5,7 +5,8 @@
 Decode steps of the given numbers of requests, each with `--context` tokens, and prefill steps of one prompt
 of each of `--prompts` tokens, as the engine launches them. `floor` (roofline): the time to read the bytes of
 weights and KV cache at this GPU's copy bandwidth, or, if longer, to compute the FLOPs at the rate of a large
-GEMM, both measured in this run. `--plain` turns the fused kernels off; `--ranks` uses several GPUs, while the
+GEMM, both measured in this run; of experts, those that rows choose at random. `--plain` turns the fused
+kernels off; `--ranks` uses several GPUs, while the
 floor is that of one. Weights are random, made on the device. `--option quantization=fp8` is a setting of
 the engine, as `EngineConfig` names it.
 """
@@ -126,6 +127,11 @@ def decode_step(
     return taken
 
 
+def in_expert(name: str) -> bool:
+    """Return whether a tensor is of an expert, which few rows leave unread."""
+    return ".experts." in name
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this measurement."""
     parser.add_argument("requests", type=int, nargs="*")
@@ -151,19 +157,29 @@ def main(arguments: argparse.Namespace) -> None:
         options=arguments.option,
     )
     shape = llama_shape(arguments.model)
-    layers = sum(t.size for t in llama.tensors(shape) if t.std is not None and ".layers." in t.name)
+    layers, experts = (
+        sum(
+            t.size
+            for t in llama.tensors(shape)
+            if t.std and ".layers." in t.name and in_expert(t.name) == own
+        )
+        for own in (False, True)
+    )
+    share = shape.top_k / shape.experts if shape.experts else 0.0  # of experts that compute a row
     head = shape.vocab_size * shape.width
     token = 4 * shape.layers * shape.kv_heads * shape.head_dim  # bytes of its keys and values
     print("| step | ms | floor | floor / step |\n|---|---:|---:|---:|")
 
-    def row(what: str, taken: float, read: int, flops: int) -> None:
+    def row(what: str, taken: float, read: float, flops: float) -> None:
         floor = max(read / copies, flops / products)
         print(f"| {what} | {taken * 1e3:.3f} | {floor * 1e3:.3f} | {floor / taken:.2f} |", flush=True)
 
     for count in arguments.requests:
         taken = decode_step(engine, count, arguments.context)
-        read = 2 * (layers + head) + count * arguments.context * token
-        row(f"{count} x {arguments.context}", taken, read, 2 * count * (layers + head))
+        chosen = experts * (1 - (1 - share) ** count)
+        read = 2 * (layers + chosen + head) + count * arguments.context * token
+        flops = 2 * count * (layers + experts * share + head)
+        row(f"{count} x {arguments.context}", taken, read, flops)
     for length in lengths:
         add(engine, 1, length, 1)
         run(engine)
@@ -173,4 +189,6 @@ def main(arguments: argparse.Namespace) -> None:
             torch.cuda.synchronize()
             times.append(seconds(partial(run, engine)))
         attended = 2 * length * length * shape.heads * shape.head_dim * shape.layers
-        row(f"prompt of {length}", statistics.median(times), 2 * layers, 2 * length * layers + attended)
+        read = 2 * (layers + experts * (1 - (1 - share) ** length))
+        flops = 2 * length * (layers + experts * share) + attended
+        row(f"prompt of {length}", statistics.median(times), read, flops)
