@@ -36,9 +36,8 @@ class Shown(NamedTuple):
 
 
 SHOWN = (
-    Shown("h200-qwen3-8b-vllm-0.33", "Qwen3-8B, bf16, one H200; 1,024 tokens in, 128 out", 1),
-    Shown("h200-qwen3-8b-vllm-0.33", "the same", 64),
-    Shown("h200-qwen3-8b", "the same, older releases", 64),
+    Shown("h200-qwen3-8b", "Qwen3-8B, bf16, one H200; 1,024 tokens in, 128 out", 1),
+    Shown("h200-qwen3-8b", "the same", 64),
     Shown("h200-llama-3.1-8b", "Llama-3.1-8B, bf16, one H200; a real trace (Azure)", 0.8),
     Shown("h200-x2-qwen3-32b", "Qwen3-32B, bf16, two H200s; 1,024 tokens in, 128 out", 64),
     Shown("cpu-smollm2-135m", "SmolLM2-135M, bf16, 2 CPU cores; 128 tokens in, 64 out", 8),

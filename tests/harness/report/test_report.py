@@ -86,9 +86,9 @@ def test_the_page_asks_for_nothing(page):
 
 def test_a_latency_that_falls_with_the_load_is_explained_below_its_chart():
     """On a published page: with 8 requests in flight, prompts wait together, with 64 one after the other."""
-    section = published("h200-qwen3-8b").text.partition("hollow markers are p99")[2]
+    section = published("h200-x2-qwen3-32b").text.partition("hollow markers are p99")[2]
     chart = section.partition("All loads in one table")[0]
-    assert "lighter load: roseinfer" in chart and "181 ms, and 85.5 ms" in chart
+    assert "lighter load: roseinfer" in chart and "432 ms, and 193 ms" in chart
     assert "7 others, there with 4" in chart
 
 
