@@ -161,9 +161,9 @@ def main(arguments: argparse.Namespace) -> None:
         sum(
             t.size
             for t in llama.tensors(shape)
-            if t.std and ".layers." in t.name and in_expert(t.name) == own
+            if t.std and ".layers." in t.name and in_expert(t.name) == of_expert
         )
-        for own in (False, True)
+        for of_expert in (False, True)
     )
     share = shape.top_k / shape.experts if shape.experts else 0.0  # of experts that compute a row
     head = shape.vocab_size * shape.width

@@ -186,10 +186,10 @@ def _program(python: str, site: Path, manifest: dict[str, Any]) -> str:
     """Return the script that runs `python` with the packages of `site`.
 
     torch's own is run by those of engines, so it keeps the packages that they put in front of it."""
-    found = ":".join(str(site / path) for path in (".", *manifest["paths"]))
+    searched = ":".join(str(site / path) for path in (".", *manifest["paths"]))
     earlier = "" if manifest["torch"] else "${PYTHONPATH:+$PYTHONPATH:}"
     assignments = [f"export {name}={shlex.quote(value)}" for name, value in manifest["env"].items()]
-    path = f"export PYTHONPATH={earlier}{shlex.quote(found)}"
+    path = f"export PYTHONPATH={earlier}{shlex.quote(searched)}"
     return "\n".join(["#!/bin/sh", path, *assignments, f'exec {shlex.quote(python)} "$@"', ""])
 
 

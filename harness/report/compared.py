@@ -171,15 +171,15 @@ def why(run: Run, choice: Choice, gaps: Sequence[Gap]) -> list[Sentence]:
     at_load = {each.label: each for each in run.pooled if each.load == choice.load}
     if any(fell_behind(at_load[label]) for label in choice.labels):
         return []
-    known = [
+    explained = [
         gap
         for gap in gaps
         if gap.load == choice.load and {gap.a, gap.b} <= set(choice.labels)
         and gap.metric in _EXPLAINED and is_explained(gap)
     ]  # fmt: skip
-    known.sort(key=lambda gap: -abs(gap.delta) / max(gap.value_a, gap.value_b))
+    explained.sort(key=lambda gap: -abs(gap.delta) / max(gap.value_a, gap.value_b))
     reasons = []
-    for gap in known[:MOST_REASONS]:
+    for gap in explained[:MOST_REASONS]:
         part = largest_part(gap.parts)
         if part is not None:
             shorter, longer = (gap.a, gap.b) if gap.delta < 0 else (gap.b, gap.a)

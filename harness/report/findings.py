@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import Field, TypeAdapter
 
+from harness.engines.registry import ENGINES
 from harness.metrics.rankings import Ranking
 from harness.report.answer import answer, rankings_of
 from harness.report.notices import facts_of
@@ -31,7 +32,8 @@ class Finding(Strict):
     machine: str
     load: str = Field(description="the load in full")
     at: str = Field(description="the load in short")
-    engines: list[str]
+    engines: list[str] = Field(description="their labels")
+    families: dict[str, str] = Field(default_factory=dict, description="the engine of a variant, by label")
     rankings: list[Ranking]
     carried: str = Field("", description="the answer of a search; empty of another run")
     invalid: list[str] = Field(default_factory=list, description="labels of engines with invalid cells")
@@ -40,6 +42,10 @@ class Finding(Strict):
     seconds: float = Field(description="for which the shortest cell was measured")
     made: str = Field(description="the day")
     versions: dict[str, str] = Field(default_factory=dict, description="of engines, by label")
+
+    def family(self, label: str) -> str:
+        """Return the engine of a label, without its variant: a column of the index."""
+        return self.families.get(label, label)
 
     @property
     def measured(self) -> str:
@@ -113,7 +119,10 @@ def _finding(run: Run, **fields: Any) -> Finding:
     """Make a finding of `fields` and what the run is."""
     meta = run.meta
     made, named = meta.created[:10], versions(meta)
-    return Finding(model=model(meta), machine=machine(meta), made=made, versions=named, **fields)
+    variants = [launch for launch in meta.launches if launch.variant is not None and launch.engine in ENGINES]
+    families = {launch.label: ENGINES[launch.engine].display for launch in variants}
+    what = {"model": model(meta), "machine": machine(meta), "made": made, "versions": named}
+    return Finding(**what, families=families, **fields)
 
 
 def _caveats(facts: Iterable[Fact]) -> list[str]:

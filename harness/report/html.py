@@ -52,7 +52,7 @@ class Chapter:
     """A run with its charts, in a page that lies in `folder`.
 
     Attributes:
-        choice: What is compared at first; None: every engine at the load of the verdict.
+        choice: The first comparison; None: every engine at the load of the verdict.
 
     What depends on a reader's choice is there for each, with its place: attributes that say for which load,
     baseline or pair it is, and `hidden` unless it is shown at first.
@@ -96,7 +96,7 @@ class Chapter:
 
     @cached_property
     def first_choice(self) -> Choice | None:
-        """What is compared at first; None where nothing can be chosen."""
+        """The first comparison; None where nothing can be chosen."""
         return (self.choice or first_choice(self.run)) if is_chosen_of(self.run) else None
 
     @property

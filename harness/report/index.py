@@ -69,9 +69,9 @@ class Group:
         return compared_engines
 
     @property
-    def is_of_one_engine(self) -> bool:
-        """Tell whether only variants of one engine were compared."""
-        return len(set(map(family, self.engines))) == 1
+    def families(self) -> set[str]:
+        """The engines without their variants."""
+        return {finding.family(label) for finding, _ in self.rows for label in finding.engines}
 
     @property
     def billions(self) -> float:
@@ -99,15 +99,10 @@ class Value(NamedTuple):
         return number(self.value, decimals([self.value]))
 
 
-def family(label: str) -> str:
-    """Return the engine of a label, without its variant: a column of the table."""
-    return label.partition(" (")[0]
-
-
 def cells(finding: Finding, engine: str) -> dict[str, dict[str, list[Value]]]:
     """Return the lines of an engine's cell, by the labels of its variants: values by the metric's head."""
     shown: dict[str, dict[str, list[Value]]] = {}
-    for label in (label for label in finding.engines if family(label) == engine):
+    for label in (label for label in finding.engines if finding.family(label) == engine):
         lines = shown.setdefault(label, {})
         for ranking in finding.rankings:
             head = "carries" if ranking.metric == CAPACITY else LINES.get(ranking.metric)
@@ -132,7 +127,7 @@ def write_index(folder: Path) -> Path:
     read = (_entry(path) for path in sorted(folder.glob("*.html")) if path.name != INDEX)
     entries = sorted(filter(None, read), key=lambda entry: entry.meta["made"], reverse=True)
     groups = _groups(entries)
-    engines = {family(engine) for group in groups for engine in group.engines}
+    engines = {family for group in groups for family in group.families}
     page = render_page(
         "index.html.j2",
         ("index.js",),
@@ -164,7 +159,7 @@ def _groups(entries: list[Entry]) -> list[Group]:
     return sorted(
         groups.values(),
         key=lambda group: (
-            *(group.is_of_one_engine, -group.billions),
+            *(len(group.families) == 1, -group.billions),
             *(names.index(group.name), group.machine),
         ),
     )

@@ -60,12 +60,12 @@ def unbroken(text: str) -> str:
 def with_terms(text: str | Sentence) -> Markup:
     """A text whose terms show what they mean when they are clicked, each where it comes first."""
     places = {name: place for place, name in enumerate(GLOSSARY)}
-    seen = set[str]()
+    written_terms = set[str]()
 
     def button(found: re.Match[str]) -> str:
-        if (name := found[0]) in seen:
+        if (name := found[0]) in written_terms:
             return name
-        seen.add(name)
+        written_terms.add(name)
         return f'<button type="button" class="term" popovertarget="term-{places[name]}">{name}</button>'
 
     parts = text.marked if isinstance(text, Sentence) else ((text, False),)

@@ -49,7 +49,7 @@ def latency_over_time(groups: list[Group]) -> Chart:
 
 
 def _facts(group: Group, rows: pd.DataFrame) -> list[tuple[str, list[float]]]:
-    """What a reader wants to know of a slow request: its number, its lengths and its place in the queue."""
+    """A slow request as a reader looks it up: its number, its lengths and its place in the queue."""
     at = rows["t_sent"].to_numpy(np.float64)
     sent, first = (
         np.sort(group.requests[name].dropna().to_numpy(np.float64)) for name in ("t_sent", "t_first")

@@ -69,9 +69,9 @@ def facts(run: Run) -> dict[str, str]:
     else:
         lines["Load"] = _load(run, trace)
     lines["Sample"] = _sample(run) if run.repeats and not run.is_batch else ""
-    known = versions(run.meta)
-    labels = dict.fromkeys([*(label for _, label in run.engines if label in known), *known])
-    lines["Engines"] = ", ".join(f"{label} {known[label]}" for label in labels)
+    version_of = versions(run.meta)
+    labels = dict.fromkeys([*(label for _, label in run.engines if label in version_of), *version_of])
+    lines["Engines"] = ", ".join(f"{label} {version_of[label]}" for label in labels)
     lines["Measured"] = f"{_when(run.meta.created)}, rosebench {run.meta.versions.rosebench}"
     return {name: value for name, value in lines.items() if value}
 

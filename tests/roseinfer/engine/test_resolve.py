@@ -52,10 +52,10 @@ def test_what_shares_a_step(config, device, weights, composition):
 
 
 def test_answers_of_one_client_take_turns_on_a_cpu() -> None:
-    asked = EngineConfig(client_batch_size=3)
+    limited = EngineConfig(client_batch_size=3)
     limits = [
         resolve_policies(*each).client_batch_size
-        for each in [(EngineConfig(), CPU), (EngineConfig(), GPU), (asked, GPU)]
+        for each in [(EngineConfig(), CPU), (EngineConfig(), GPU), (limited, GPU)]
     ]
     assert limits == [32, None, 3]
 

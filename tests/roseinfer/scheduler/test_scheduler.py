@@ -308,7 +308,7 @@ def test_many_answers_of_a_client_take_turns_beside_one_of_another(overlap: bool
 
 
 def test_a_prompt_of_another_client_passes_long_ones_of_many() -> None:
-    """Those are cut beside a stream, which gets a token in each step."""
+    """Long prompts are cut beside a stream, which gets a token in each step."""
     stream = Job(0, 0, 3, 18, 0, True, 1, None, client=2)
     stranger = Job(0, 0, 6, 1, 0, True, 8, None, client=3)
     long = [replace(FLOOD, rest=40, arrives_after=6)] * 2
