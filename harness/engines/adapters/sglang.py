@@ -108,7 +108,7 @@ class Sglang(LocalEngine):
         "queue_wait_ms": "sglang:queue_time_seconds",
         "prefill_ms": 'sglang:per_stage_req_latency_seconds{stage="prefill_forward"}',
     }
-    #: With `--enable-metrics` only, as `sglang@metrics` has it.
+    #: With `--enable-metrics` only.
     server_series: ClassVar[Mapping[str, str]] = {
         "running": "sglang:num_running_reqs",
         "waiting": "sglang:num_queue_reqs",
@@ -139,6 +139,8 @@ class Sglang(LocalEngine):
             *("--served-model-name", settings.served_name),
             *("--host", settings.host, "--port", str(port)),
         ]
+        if settings.engine_variant.ref.variant != "no-metrics":
+            arguments.append("--enable-metrics")
         for name, value in options(settings).items():
             option = "--" + name.replace("_", "-")
             if value is True:

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import cast
 
-from harness.engines.registry import ENGINES, in_order
-from harness.engines.variants import load_file
+from harness.engines.registry import in_order
 from harness.profiling.explain import TOOLS
 from harness.report.charts.chart import Axis, Chart, Point, Series, is_wide
 from harness.report.grouping import grouped
@@ -65,10 +64,9 @@ def waterfall(pooled: Sequence[OnlineSummary], load: Load) -> Chart:
             reach += length
     order: list[str] = list(PARTS)
     silent = [
-        f"{summary.label} reports its parts only as {summary.engine}@metrics: add that to --engines"
+        f"{summary.label} reported no parts"
         for summary, parts in apart
         if all(part.mean_ms is None for part in parts.parts if part.part in ("queue", "prefill"))
-        and _reports_more(summary.engine)
     ]
     return Chart(
         name=f"waterfall_{load_file_name(load)}",
@@ -78,12 +76,6 @@ def waterfall(pooled: Sequence[OnlineSummary], load: Load) -> Chart:
         series=sorted(series, key=lambda s: order.index(s.part)),
         note="; ".join([f"from the schedule; n ≥ {min(p.n for _, p in apart):,} requests a bar", *silent]),
     )
-
-
-def _reports_more(name: str) -> bool:
-    """Tell whether an engine comes with a variant that has its metrics."""
-    engine = ENGINES.get(name)
-    return engine is not None and "metrics" in load_file(engine.config_file).variants
 
 
 def profile(figures: Sequence[ProfileFigures], labels: Sequence[str]) -> Chart | None:

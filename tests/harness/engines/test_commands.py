@@ -163,7 +163,8 @@ def test_sglang_in_its_own_words(tmp_path: Path):
     argv = launch("sglang", tmp_path, max_concurrency=20).argv
     assert argv[argv.index("--max-total-tokens") + 1] == str(20 * 1024)
     assert "--disable-radix-cache" in argv
-    assert "--enable-metrics" not in argv  # it observes more in every step
+    assert "--enable-metrics" in argv
+    assert "--enable-metrics" not in launch("sglang@no-metrics", tmp_path).argv
     argv = launch("sglang@prefix-cache", tmp_path, device="cuda", dtype="fp16").argv
     assert argv[argv.index("--dtype") + 1] == "float16"
     assert not {"--disable-radix-cache", "--max-total-tokens", "--attention-backend"} & {*argv}
