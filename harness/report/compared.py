@@ -89,7 +89,10 @@ def chosen(run: Run, compare: str | None, load: str | None) -> Choice:
     if not baseline:
         return first_choice(run, place.load, other)
     if len(baseline) > 1 or baseline == [other]:
-        raise UsageError(f"--compare {compare} does not name two engines", "such as --compare vllm,sglang")
+        raise UsageError(
+            f"--compare {compare} does not name two engines",
+            f"such as --compare {','.join(place.labels[:2])}",
+        )
     return Choice(place.load, (baseline[0], other))
 
 

@@ -13,6 +13,7 @@ from transformers import AutoTokenizer
 import rosemodels
 from roseinfer.attention.backends import make_attention
 from roseinfer.engine.core import Engine
+from roseinfer.kernels.cpu.build import has_bf16_products
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.llm import LLM
 from roseinfer.models.load import load
@@ -112,12 +113,14 @@ TOWN = (
 @pytest.mark.parametrize("name", ["random:gpt2", "smollm2-135m"])
 def test_logits_of_models_of_real_size(integration: None, name: str) -> None:
     """fp32 logits are transformers'. In bf16 they are off by at most 1.2 % of their spread, and 0.3 % in the
-    root mean square; transformers' own bf16 is off by up to 1.7 and 0.8 %."""
+    root mean square, 0.5 % where the processor multiplies in bf16; transformers' own bf16 is off by up to 1.7
+    and 0.8 %."""
     folder = real_folder(name)
     tokenizer = load_tokenizer(str(folder))
     expected = {tuple(prompt): reference_logits(folder, prompt)[-1] for prompt in
                 (tokenizer.encode(text).tolist() for text in ("def fibonacci(n):", TOWN))}  # fmt: skip
-    for dtype, most, mean in ((torch.float32, 1e-3, 1e-3), (torch.bfloat16, 0.012, 0.003)):
+    in_bf16 = 0.005 if has_bf16_products() else 0.003
+    for dtype, most, mean in ((torch.float32, 1e-3, 1e-3), (torch.bfloat16, 0.012, in_bf16)):
         logits = prompt_logits(folder, dtype)
         for prompt, theirs in expected.items():
             error = (logits([*prompt]) - theirs) / (theirs.max() - theirs.min())
