@@ -41,11 +41,12 @@ def raw(folder):
     good = requests[requests["error"].isna()].copy()
     good["ttft_ms"] = 1e3 * (good.t_first - good.t_sent)
     good["e2e_ms"] = 1e3 * (good.t_last - good.t_sent)
-    good["tpot_ms"] = (1e3 * (good.t_last - good.t_first) / (good.completion_tokens - 1)).where(
-        good.completion_tokens > 1
-    )
     chunks = chunks.merge(good[["cell", "request", "label", "scale"]], on=["cell", "request"])
     chunks = chunks.sort_values(["cell", "request", "t"])
+    in_first = chunks.groupby(["cell", "request"])["tokens"].first().rename("in_first")
+    good = good.join(in_first, on=["cell", "request"])
+    after = good.completion_tokens - good.in_first
+    good["tpot_ms"] = (1e3 * (good.t_last - good.t_first) / after).where(after > 0)
     chunks["gap"] = 1e3 * chunks.groupby(["cell", "request"])["t"].diff()
     chunks = chunks.dropna(subset="gap")
     token = chunks.loc[chunks.index.repeat(chunks["tokens"])]
