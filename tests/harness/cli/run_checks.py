@@ -117,11 +117,12 @@ def check_summary(found: dict[str, Any], mine: pd.DataFrame, chunks: pd.DataFram
 
     gaps = chunks.merge(good[["cell", "request"]], on=["cell", "request"])
     gaps = gaps.assign(gap=gaps.groupby(["cell", "request"]).t.diff() * 1e3).dropna()
-    several = good[(good.completion_tokens >= 2) & (good.t_last > good.t_first)]
+    later = gaps.groupby(["cell", "request"]).tokens.sum().rename("later")  # tokens after the first chunk
+    several = good.join(later, on=["cell", "request"], how="inner")
     samples = {
         "ttft_ms": (good.t_first - good.t_sent) * 1e3,
         "e2e_ms": (good.t_last - good.t_sent) * 1e3,
-        "tpot_ms": (several.t_last - several.t_first) * 1e3 / (several.completion_tokens - 1),
+        "tpot_ms": (several.t_last - several.t_first) * 1e3 / several.later,
         "itl_ms": pd.Series(np.repeat(gaps.gap / gaps.tokens, gaps.tokens)),
         "icl_ms": gaps.gap,
         "submit_lag_ms": (good.t_sent - good.t_sched) * 1e3,
