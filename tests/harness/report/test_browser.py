@@ -196,12 +196,14 @@ def test_copying_a_table(page):
 
 
 def check_first_screen(page, address, width, height):
-    """Answer, badges, table, chart and distribution are above the fold, on a phone on the first two screens;
-    no words lie over others; and all of the page is ten screens at most."""
+    """Badges, answer and table are above the fold, and charts begin there, on a phone on the first two
+    screens; no words lie over others; and all of the page is ten screens at most."""
     assert page.execute_script("return innerWidth") == width
     ends = page.execute_script(
-        "return ['.badges', '.verdict', 'figure.table', '.first'].map(name =>"
-        " document.querySelector(name).getBoundingClientRect().bottom + scrollY)"
+        "const box = name => document.querySelector(name).getBoundingClientRect();"
+        "const ends = ['.badges', '.verdict', 'figure.table'].map(name => box(name).bottom);"
+        "return [...ends, box('.first .plot').top]"
+        ".map(place => place + scrollY)"
     )
     assert ends == sorted(ends) and ends[-1] <= height * (2 if width < 500 else 1), (address, ends)
     covered = page.execute_script(

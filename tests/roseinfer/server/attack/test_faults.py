@@ -47,8 +47,14 @@ def test_stopped_reader(serve: Any, tried: Callable[[int], None]) -> None:
 
 
 def test_full_disk(serve: Any, tmp_path: Path, tried: Callable[[int], None]) -> None:
-    """A file that cannot grow: a profile fails with a reason, leaves nothing, and the next works."""
+    """A file that cannot grow: a profile fails with a reason, leaves nothing, and the next works.
+
+    One before imports what profiles need: under the limit Python would leave half of a module's bytecode."""
     server = serve("--profile-dir", str(tmp_path))
+    assert server.request("/start_profile", {}).status == 200
+    assert server.request("/stop_profile", b"", "POST").status == 200
+    for trace in tmp_path.rglob("*.json.gz"):
+        trace.unlink()
     server.engine.rlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
     assert server.request("/start_profile", {"num_steps": 2}).status == 200
     assert server.complete([1], max_tokens=8, ignore_eos=True).status == 200
