@@ -47,8 +47,9 @@ def test_servers_of_known_capacity_are_told_apart(servers, bench, tmp_path):
     engines = {engine["label"]: engine for engine in found["engines"]}
     for label, slots in (("two", 2), ("twelve", 12)):
         for trial in engines[label]["trials"]:
-            # One more than the slots keeps fewer than every tenth request waiting.
-            if not slots < trial["value"] < 1.5 * slots:
+            # One more than the slots keeps fewer than every tenth request waiting; with all of them taken a
+            # pause of the machine can do so, too.
+            if not slots <= trial["value"] < 1.5 * slots:
                 assert trial["met"] == (trial["value"] <= slots), trial
         assert engines[label]["low"] < 1.5 * slots and engines[label]["high"] >= slots
     [ratio] = found["ratios"]

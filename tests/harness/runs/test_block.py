@@ -22,7 +22,7 @@ from tests.harness.measured import resume_online, run_online
 
 from .conftest import Watcher, press_ctrl_c
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("any_lag")]
 
 
 def here() -> ThisTestbed:

@@ -22,7 +22,7 @@ from tests.harness.measured import resume_online, run_online
 
 from .conftest import Make, Watcher, edit, interrupted, journal, report_of
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("any_lag")]
 
 
 def test_a_run_that_was_interrupted_is_finished(start_mock: Any, settings_for: Make) -> None:

@@ -28,6 +28,8 @@ from tests.harness.measured import resume_online, run_online
 
 from .conftest import Make, Watcher, interrupted, journal, report_of
 
+pytestmark = pytest.mark.usefixtures("any_lag")
+
 REASONING, CHAT_OUTPUT, CHAT_INPUT, CHATS = 5, 12, 64, 6
 #: The mock server counts words; this many more are its template's.
 TEMPLATE = 9
