@@ -114,7 +114,8 @@ def test_an_interrupted_run_has_a_report_and_names_how_to_go_on(start_mock, star
     done = second.end()
     assert (done.code, done.out) == (130, "") and "Traceback" not in done.err
     assert not report.exists()
-    assert done.err.splitlines()[-1] == hint
+    # a command that takes over two seconds to end after a signal is ended without the hint
+    assert done.err.splitlines()[-1] in (hint, "bench: interrupted")
 
     server.end()
     start_mock("--port", str(server.port))
