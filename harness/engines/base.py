@@ -6,6 +6,7 @@ is `harness.engines.adapters.openai`. What only one engine does is in its adapte
 
 from __future__ import annotations
 
+import os
 import signal
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -22,14 +23,16 @@ from harness.engines.prometheus import Samples
 from harness.engines.prompts import AS_COUNTED, Lengths, Prompts, Texts, TokenIds, Words
 from harness.engines.server_pages import Route
 from harness.engines.variants import CONFIGS, Variant
+from harness.errors import UsageError
 from harness.loadgen.load_plan import Target
+from harness.plain_text import hide
 from harness.plugins import adapter_call
 from harness.schema.load import Load
 from harness.schema.online_settings import Endpoint
 from harness.schema.profile import Category, Component
 from harness.schema.results import Skipped, SpeculationCount
 from harness.schema.run_info import LaunchRecord
-from harness.schema.setting_types import EngineName, EngineRef
+from harness.schema.setting_types import FROM_ENV, EngineName, EngineRef
 from harness.workload import PlannedRequest
 
 #: Bounds of the number of full contexts in the KV cache of an engine whose cache size is set by us.
@@ -42,6 +45,8 @@ COUNT_TOKENS: dict[str, object] = {"stream_options": {"include_usage": True, "co
 #: Engines that read a model's generation_config.json take its penalty where a request has none, which changes
 #: greedy answers and costs time in every step; the other engines know none.
 NO_PENALTY: dict[str, object] = {"repetition_penalty": 1.0}
+#: The same of its limits on the tokens that are drawn from.
+EVERY_TOKEN: dict[str, object] = {"top_p": 1.0, "top_k": -1}
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/chat/completions"
@@ -52,6 +57,31 @@ def endpoint_target(target: Target, endpoint: Endpoint) -> Target:
     if endpoint == "completions":
         return target
     return msgspec.structs.replace(target, path=beside(target.path, CHAT))
+
+
+def from_environment(option: str, value: Any) -> Any:
+    """Return `value` with each text `env:VARIABLE` in it replaced. Raises UsageError."""
+    if isinstance(value, dict):
+        return {name: from_environment(option, each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [from_environment(option, each) for each in value]
+    if isinstance(value, str) and value.startswith(FROM_ENV):
+        return variable(option, value.removeprefix(FROM_ENV))
+    return value
+
+
+def variable(option: str, name: str) -> str:
+    """Return the value of an environment variable, which is never shown. Raises UsageError."""
+    if not name.isidentifier():  # perhaps the key itself, which is to be in no log
+        raise UsageError(
+            f"{option} needs the name of an environment variable, and what was given is not a name",
+            "put the key into a variable, as in `export TEAM_KEY=…`, and give TEAM_KEY",
+        )
+    value = os.environ.get(name)
+    if not value:
+        raise UsageError(f"{option} {name}: the variable is not set", f"run `export {name}=…`")
+    hide(value)
+    return value
 
 
 def beside(path: str, endpoint: str) -> str:
@@ -210,13 +240,14 @@ class EngineSettings:
 
 @dataclass(frozen=True)
 class RequestSettings:
-    """Settings of every request of a run, which are greedy and streamed.
+    """Settings of every request of a run, which are streamed, and greedy if `user_fields` has no temperature.
 
     `tokenizer` is the folder of the model's, None where it is unknown. With `text`, prompts are sent as text
     with the same number of tokens, counted as `lengths` says. `limit_field` names the most tokens of an
     answer; `left_out` are fields that the server refuses. `body` are the fields of a variant, which go before
-    the engine's own. With `token_ids`, chunks have the ids of their tokens where the engine can say them, for
-    requests that are not timed.
+    the user's own, `user_fields`, and these before the engine's; one that is None is left out. With
+    `token_ids`, chunks have the ids of their tokens where the engine can say them, for requests that are not
+    timed.
     """
 
     tokenizer: Path | None
@@ -230,12 +261,30 @@ class RequestSettings:
     lengths: Lengths = AS_COUNTED
     limit_field: str = "max_tokens"
     left_out: frozenset[str] = frozenset()
+    user_fields: Mapping[str, JsonValue] = field(default_factory=dict)
+
+    @property
+    def own_fields(self) -> dict[str, JsonValue]:
+        """Fields of the variant and of the user."""
+        return {**self.user_fields, **self.body}
+
+    @property
+    def is_sampled(self) -> bool:
+        """True if tokens are drawn at random."""
+        return self.own_fields.get("temperature", 0) != 0
+
+    @property
+    def drawing(self) -> dict[str, object]:
+        """Fields without which some engines draw as a model's generation_config.json says; none if greedy, or
+        if the temperature is theirs too."""
+        return EVERY_TOKEN if self.own_fields.get("temperature") else {}
 
     @property
     def token_fields(self) -> dict[str, object]:
         """Extensions of OpenAI's API: no penalty, and in every chunk the number of its tokens or, where asked
         for, their ids, with which those of the whole prompt come."""
-        return ({"return_token_ids": True} if self.token_ids else COUNT_TOKENS) | NO_PENALTY
+        ids = {"return_token_ids": True} if self.token_ids else COUNT_TOKENS
+        return ids | NO_PENALTY | self.drawing
 
 
 @dataclass(frozen=True)
@@ -377,11 +426,12 @@ class Engine(ABC):
             "model": request_settings.served_name,
             **self.common_body(request_settings),
             **extra,
-            **request_settings.body,
+            **request_settings.own_fields,
         }
         left_out = request_settings.left_out
+        sent = {name: value for name, value in fields.items() if value is not None and name not in left_out}
         return Encoder(
-            {name: value for name, value in fields.items() if name not in left_out},
+            from_environment("--body", sent),
             self.prompts(request_settings),
             lambda output_tokens: self.length_fields(request_settings, output_tokens),
         )

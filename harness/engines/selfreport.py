@@ -13,6 +13,7 @@ from pydantic import JsonValue
 from harness.engines.base import RequestSettings
 from harness.plain_text import one_line
 from harness.schema.fairness import EngineFact
+from harness.schema.setting_types import SAMPLING
 
 LOG = "start-up log"
 ARGV = "command line"
@@ -128,6 +129,11 @@ def request_facts(requested: RequestSettings, accepted: RequestSettings) -> dict
             source=_SENT if accepted.ignore_eos == requested.ignore_eos else _FOUND,
         ),
     }
+    sent = {name: value for name, value in accepted.own_fields.items() if name not in accepted.left_out}
+    drawn = ", ".join(f"{name} {value}" for name in SAMPLING if (value := sent.pop(name, None)) is not None)
+    by_default = "the server's default" if accepted.is_sampled else "greedy"
+    facts["sampling"] = EngineFact(value=drawn or by_default, source=_SENT)
+    facts["body"] = EngineFact(value=json.dumps(sent, sort_keys=True) if sent else "none", source=_SENT)
     refused = sorted(accepted.left_out - requested.left_out)
     if accepted.limit_field != requested.limit_field:
         refused.append(requested.limit_field)

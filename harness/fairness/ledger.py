@@ -34,6 +34,8 @@ SETTINGS = {
     "endpoint": "endpoint",
     "prompts": "prompts are sent as",
     "answers": "answers end",
+    "sampling": "tokens are drawn",
+    "body": "other fields of a request",
     "refused": "fields of a request that it refuses",
 }
 OWN = {
@@ -47,7 +49,7 @@ def ledger(launches: Sequence[LaunchRecord]) -> Ledger:
     rows = []
     for key, name in SETTINGS.items():
         facts = {launch.label: launch.facts.get(key) for launch in launches}
-        if any(facts.values()):
+        if any(fact is not None and (key, fact.value) != ("body", "none") for fact in facts.values()):
             rows.append(LedgerRow(key=key, name=name, facts=facts, agreement=_agree(key, facts)))
     return Ledger(labels=[launch.label for launch in launches], rows=rows)
 

@@ -245,6 +245,9 @@ def _unfair(run: Run) -> Iterator[Fact]:
     if answers is None:
         option: dict[str, Value] = {} if settings.check_answers else {"option": "--no-check-answers"}
         yield Fact.of("answers_unchecked", **option)
+    if settings.is_sampled:
+        drawn = ", ".join(f"{name} {value}" for name, value in settings.sampling.items())
+        yield Fact.of("sampled", sampling=drawn or "as --body says", checked=answers is not None)
     for check in answers.checks if answers else ():
         if check.verdict == "unknown" and check.reason is not None:
             yield check.reason.within(check.label)

@@ -303,6 +303,14 @@ WORDING: dict[FactKind, Wording] = {
         "{times} times, as the client was late (submit lag up to {lag_ms} ms); what was measured before does "
         "not count",
     ),
+    "sampled": Wording(
+        "note", "answers", "sampled answers", "Tokens were drawn at random.",
+        "{sampling}: answers differ from run to run, and so may their lengths",
+        {
+            "checked": "; the check of answers and the accuracy task asked for greedy ones without --body, "
+            "and say nothing of how tokens are drawn"
+        },
+    ),
     "large_chunks": Wording(
         "note", "other", "more notices", "Chunks of {engines} carry several tokens.",
         "when the tokens of a chunk were there is not known",

@@ -52,13 +52,14 @@ _MOST = log(sys.float_info.max)
 def checked_as(engine_variant: EngineVariant, settings: RequestSettings) -> RequestSettings | None:
     """Return how a server is asked for what checks it; None where it cannot be.
 
-    It is asked for completions, also where chats are measured: one model answers both. A running server that
+    It is asked for greedy completions without the user's own fields, also where chats are measured or tokens
+    are drawn: one model answers all. A running server that
     is asked for chats may have nothing else, and text of an unknown tokenizer is no prompt to compare.
     """
     unknown = settings.endpoint == "chat" or (settings.text and settings.tokenizer is None)
     if engine_variant.server is not None and unknown:
         return None
-    return replace(settings, endpoint="completions")
+    return replace(settings, endpoint="completions", user_fields={})
 
 
 def checks_after_cells(run: Run, resolved: Resolved, label: str) -> list[Check]:

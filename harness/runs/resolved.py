@@ -88,6 +88,7 @@ class Resolved:
             text,
             engine_variant.variant.body,
             endpoint=settings.endpoint,
+            user_fields=settings.request_body,
         )
 
     def engine_settings(self, engine_variant: EngineVariant) -> EngineSettings:

@@ -122,6 +122,8 @@ KINDS: dict[str, tuple[str, ...]] = {
     "harmless_lag": ("node", "lag_ms", "limit_ms", "difference_ms"),
     # The cell was measured again so many times, as the client was late by `lag_ms`.
     "measured_again": ("times", "lag_ms"),
+    # Tokens were drawn at random; `checked`: the answers of the check were greedy all the same.
+    "sampled": ("sampling", "checked"),
     # Nothing is known of `unknown` of `answers` answers; `detail` is the first reason.
     "unchecked_answers": ("unknown", "answers", "detail"),
     # --- of a run

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
 
 from harness.schema.base import listed
 from harness.schema.limits import Slo
@@ -30,12 +30,14 @@ from harness.schema.setting_types import (
     RUNNING_SERVER,
     Adapters,
     ArrivalProcess,
+    Body,
     Concurrency,
     Headers,
     Lengths,
     RampSetting,
     Rates,
     Resources,
+    Sampling,
     Scales,
     Servers,
     Share,
@@ -215,6 +217,18 @@ class LoadGroup(Group):
     response_format_share: float = Field(
         1.0, gt=0, le=1, description="share of requests with --response-format"
     )
+    sampling: Sampling = Field(
+        {},
+        description="how tokens are drawn, by the names of fields of a request; else greedily",
+        examples=["temperature=0.7,top_p=0.95"],
+        json_schema_extra={"metavar": "NAME=VALUE,…"},
+    )
+    body: Body = Field(
+        {},
+        description="fields of every request beside those that bench writes; null leaves one out, "
+        "env:VARIABLE is read from there",
+        json_schema_extra={"metavar": "FILE|JSON"},
+    )
     timeout_s: float = Field(300, gt=0, description="longest silence of an answer before it counts as failed")
     deadline_s: float = Field(
         3600,
@@ -252,6 +266,16 @@ class LoadGroup(Group):
                 RequestRate(of=of, req_per_s=rate, arrivals=kind, cv=cv) for rate in self.request_rate
             )
         return from_light_to_heavy(TraceLoad(scale=scale) for scale in self.scales)
+
+    @property
+    def request_body(self) -> dict[str, JsonValue]:
+        """Fields that the user gives every request."""
+        return {**self.sampling, **self.body}
+
+    @property
+    def is_sampled(self) -> bool:
+        """True if tokens are drawn at random: the temperature is not 0, or left to the server."""
+        return self.request_body.get("temperature", 0) != 0
 
     @property
     def _chosen(self) -> list[str]:
@@ -476,6 +500,11 @@ class OnlineSettings(ClusterGroup, ValidityGroup, LoadGroup, ServerGroup, Common
             f"give only one of {' and '.join(self._chosen)}": len(self._chosen) > 1,
             "jobs of agents have no text: give --turns recorded": of_agents and self.turns != "recorded",
             "--dataset needs --concurrency, --request-rate or --ramp": of_data and not self._chosen,
+            "give a field in --body or in --sampling, not in both": bool(self.body.keys() & self.sampling),
+            "top_p, top_k and min_p draw among tokens: give --sampling a temperature above 0 too": bool(
+                {"top_p", "top_k", "min_p"} & self.request_body.keys()
+            )
+            and not self.is_sampled,
             "--response-format needs --no-ignore-eos": self.response_format is not None and self.ignore_eos,
             "give --base-url as another --server LABEL=URL": self.base_url is not None and bool(self.server),
         }

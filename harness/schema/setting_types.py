@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    JsonValue,
     PlainSerializer,
     model_validator,
 )
 
+from harness.plain_text import holds_secret
 from harness.schema.base import Strict, each_once, listed, split
 
 #: The registry has the names: installed packages add engines.
@@ -319,6 +323,75 @@ Servers = Annotated[dict[str, str], _Pairs, AfterValidator(_labels)]
 Headers = Annotated[
     dict[str, str], AfterValidator(_headers), PlainSerializer(_hide), BeforeValidator(_text_values), _Pairs
 ]
+
+
+#: Fields of a request that other options write, or that bench needs.
+_WRITTEN = {
+    "model": "use --served-model",
+    **dict.fromkeys(("prompt", "messages", "input"), "use --dataset, --input-len or --trace"),
+    **dict.fromkeys(("max_tokens", "max_completion_tokens", "max_output_tokens"), "use --output-len"),
+    "ignore_eos": "use --no-ignore-eos",
+    "response_format": "use --response-format",
+    **dict.fromkeys(("stream", "n", "best_of"), "each request has one answer, which is streamed"),
+}
+#: Fields of sampling that some engine knows; the others need a temperature above 0.
+_PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
+SAMPLING = ("temperature", "top_p", "top_k", "min_p", *_PENALTIES)
+
+
+def _read_body(value: object) -> object:
+    """Read a JSON object, or the file of one."""
+    if not isinstance(value, str):
+        return value
+    text, place = value, "this"
+    if not value.lstrip().startswith("{"):
+        place = value
+        try:
+            text = Path(value).expanduser().read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not text"
+            raise ValueError(
+                f"{value} is neither JSON like {{…}} nor a file that can be read: {reason}"
+            ) from None
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{place} is not JSON: {error}") from None
+
+
+def _check_body(body: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """Raise ValueError for a field that bench writes itself, and for a secret, without repeating it."""
+    for name in body.keys() & _WRITTEN.keys():
+        raise ValueError(f"{name} is not a field to give here: {_WRITTEN[name]}")
+    for name, value in _texts(body):
+        if holds_secret(name) and not value.startswith(FROM_ENV):
+            raise ValueError(f"{name} would stand in the run's files: give env:VARIABLE as its value")
+    return body
+
+
+def _texts(value: JsonValue, name: str = "") -> Iterator[tuple[str, str]]:
+    """Yield each text in a JSON value with the name of its field."""
+    if isinstance(value, str):
+        yield name, value
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            yield from _texts(each, key)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts(each, name)
+
+
+def _check_sampling(sampling: dict[str, int | float]) -> dict[str, int | float]:
+    for name in sampling:
+        if name not in SAMPLING:
+            raise ValueError(f"{name} is none of {', '.join(SAMPLING)}; other fields go into --body")
+    return sampling
+
+
+#: Fields of every request, as JSON or the name of a file with it.
+Body = Annotated[dict[str, JsonValue], BeforeValidator(_read_body), AfterValidator(_check_body)]
+#: Fields of sampling: `temperature=0.7,top_p=0.95`.
+Sampling = Annotated[dict[str, int | float], _by_name("NAME=VALUE,…", _pair), AfterValidator(_check_sampling)]
 
 
 def for_server(text: str | None, label: str, labels: Iterable[str]) -> str | None:

@@ -163,8 +163,10 @@ class Llamacpp(LocalEngine):
         return {"--split-mode": "row", "--tensor-split": ",".join(["1"] * gpus)} if gpus > 1 else {}
 
     def extra_body(self, request_settings: RequestSettings) -> dict[str, object]:
-        """No penalty, whatever the GGUF file says (`general.sampling.penalty_repeat`)."""
-        return {"repeat_penalty": 1.0}
+        """No penalty, whatever the GGUF file says (`general.sampling.penalty_repeat`), and none of its own
+        limits on the tokens that are drawn from."""
+        drawing = {"top_p": 1.0, "top_k": 0, "min_p": 0.0} if request_settings.drawing else {}
+        return {"repeat_penalty": 1.0, **drawing}
 
     def program(self, installation: Installation) -> list[str]:
         packaged = installation.distribution == PACKAGE

@@ -69,7 +69,7 @@ class OpenAI(Engine):
     def extra_body(self, request_settings: RequestSettings) -> dict[str, object]:
         """Counts or ids of tokens in every chunk, no penalty: extensions of OpenAI's API, as ignore_eos."""
         if CONTINUOUS in request_settings.left_out and not request_settings.token_ids:
-            return NO_PENALTY
+            return NO_PENALTY | request_settings.drawing
         return request_settings.token_fields
 
     @cached_property

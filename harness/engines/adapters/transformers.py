@@ -85,7 +85,7 @@ class Transformers(LocalEngine):
             "max_new_tokens": output_tokens,
             "min_new_tokens": output_tokens,
             "eos_token_id": -1,  # without one, that of the server's first request
-            "do_sample": False,
+            "do_sample": request_settings.is_sampled,
         }
         return {"max_tokens": output_tokens, "generation_config": msgspec.json.encode(generation).decode()}
 

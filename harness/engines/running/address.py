@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import ssl
 from collections.abc import Mapping
@@ -10,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
-from harness.engines.base import CHAT, COMPLETIONS
+from harness.engines.base import CHAT, COMPLETIONS, from_environment, variable
 from harness.errors import UsageError
 from harness.loadgen.load_plan import ANSWER_S, Target
 from harness.loadgen.tls import trusting
 from harness.plain_text import hide
-from harness.schema.setting_types import FROM_ENV, HIDDEN
+from harness.schema.setting_types import HIDDEN
 
 #: What is no secret.
 _QUERY = re.compile(r"api-version=[A-Za-z0-9.-]+")
@@ -76,8 +75,7 @@ class Address:
             raise UsageError(f"{self.url} is not the address of a server", hint)
         headers = {name: _value(name, value) for name, value in self.headers.items()}
         if self.api_key_env is not None:
-            key = _variable("--api-key-env", self.api_key_env)
-            hide(key)
+            key = variable("--api-key-env", self.api_key_env)
             headers["Authorization"] = f"Bearer {key}"
         for value in headers.values():
             hide(value)
@@ -117,18 +115,4 @@ def _value(name: str, value: str) -> str:
             f"the value of the header {name} is not kept in a run's folder",
             f"start a new run, with --header {name}=env:VARIABLE if it is to be resumed",
         )
-    if value.startswith(FROM_ENV):
-        return _variable(f"--header {name}", value.removeprefix(FROM_ENV))
-    return value
-
-
-def _variable(option: str, name: str) -> str:
-    if not name.isidentifier():  # perhaps the key itself, which is to be in no log
-        raise UsageError(
-            f"{option} needs the name of an environment variable, and what was given is not a name",
-            "put the key into a variable, as in `export TEAM_KEY=…`, and give TEAM_KEY",
-        )
-    value = os.environ.get(name)
-    if not value:
-        raise UsageError(f"{option} {name}: the variable is not set", f"run `export {name}=…`")
-    return value
+    return str(from_environment(f"--header {name}", value))

@@ -190,12 +190,13 @@ def _read(body: str) -> Stream:
 
 
 def _changes(settings: RequestSettings) -> list[_Change]:
-    """List what can be left out, in the order in which it is missed least."""
-    changes = [_without(CONTINUOUS), *map(_without, NO_PENALTY)]
+    """List what can be left out, in the order in which it is missed least; nothing that the user gives."""
+    changes = [_without(CONTINUOUS), *map(_without, [*NO_PENALTY, *reversed(settings.drawing)])]
     if settings.ignore_eos:
         changes.append(_NATURAL_END)
     if settings.endpoint == "chat":
         changes.append(_OTHER_LIMIT)
     elif not settings.text:
         changes.append(_AS_TEXT)
-    return [*changes, _without("seed"), _without("temperature"), _without("stream_options")]
+    changes += map(_without, ("seed", "temperature", "stream_options"))
+    return [change for change in changes if change.field not in settings.own_fields]

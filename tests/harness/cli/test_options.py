@@ -46,6 +46,8 @@ PARSED: dict[str, tuple[str, Any]] = {
     "out": ("runs", Path("runs")),
     "lora": ("a:2,base:1", {"a": 2.0, "base": 1.0}),
     "response_format": ("schema.json", Path("schema.json")),
+    "sampling": ("temperature=0.5,top_k=40", {"temperature": 0.5, "top_k": 40}),
+    "body": ('{"user": "me"}', {"user": "me"}),
     "server": ("a=http://h", {"a": "http://h"}),
     "header": ("X-Key=env:KEY", {"X-Key": "env:KEY"}),
     "ca_cert": ("ca.pem", Path("ca.pem")),

@@ -25,7 +25,7 @@ from harness.engines.placement import ONE, Parallel
 from harness.engines.prompts import text_prompts
 from harness.engines.registry import LOCAL, get_engine, get_engine_variant
 from harness.engines.selection import select_engines
-from harness.engines.selfreport import SelfReport
+from harness.engines.selfreport import SelfReport, request_facts
 from harness.engines.variants import Variant
 from harness.errors import EngineError, UsageError
 from harness.models.model_folder import resolve
@@ -302,6 +302,32 @@ def test_a_variant_sets_fields_of_requests():
     fields: dict[str, JsonValue] = {"priority": 1, "stream_options": {"include_usage": True}}
     body = body_of("vllm", [5], RequestSettings(Path(), "gpt2", body=fields))
     assert {name: body[name] for name in fields} == fields
+
+
+@pytest.mark.parametrize("name", ["roseinfer", "vllm", "sglang", "openai", "llamacpp", "trtllm"])
+def test_the_user_sets_fields_of_requests(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that would draw from fewer tokens by itself draws from all of them, too."""
+    monkeypatch.setenv("TEAM", "team-of-a-variable")
+    given: dict[str, JsonValue] = {"temperature": 0.5, "seed": None, "user": "env:TEAM"}
+    body = body_of(name, [5], RequestSettings(Path(), "gpt2", user_fields=given, body={"priority": 1}))
+    assert (body["temperature"], body["user"], body["priority"]) == (0.5, "team-of-a-variable", 1)
+    assert "seed" not in body
+    assert body.get("top_k") == {"vllm": -1, "sglang": -1, "openai": -1, "llamacpp": 0}.get(name)
+
+
+@pytest.mark.parametrize(
+    ("given", "sampling", "others"),
+    [
+        ({}, "greedy", "none"),
+        ({"temperature": 0.5, "top_k": 9}, "temperature 0.5, top_k 9", "none"),
+        ({"temperature": None}, "the server's default", "none"),
+        ({"user": "env:TEAM"}, "greedy", '{"user": "env:TEAM"}'),
+    ],
+)
+def test_how_tokens_are_drawn_is_a_setting(given: Any, sampling: str, others: str) -> None:
+    asked = RequestSettings(Path(), "gpt2", user_fields=given)
+    facts = request_facts(asked, asked)
+    assert (facts["sampling"].value, facts["body"].value) == (sampling, others)
 
 
 @pytest.mark.parametrize("name", ["roseinfer", "vllm", "sglang", "openai"])

@@ -92,7 +92,10 @@ def test_secrets_are_in_no_file(chatting: Any, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("SOME_KEY", "sk-of-the-environment")
     headers = {"X-Plain": "sk-as-it-is", "X-Env": "env:SOME_KEY"}
     given = {"tokenizer": "none", "header": headers, "api_key_env": "SOME_KEY"}
-    folder, _ = run_online(chat_settings(chatting(), tmp_path, **given))
+    given["body"] = {"user": "env:SOME_KEY"}
+    server = chatting()
+    folder, _ = run_online(chat_settings(server, tmp_path, **given))
+    assert "sk-of-the-environment" in {request.user for request in server.served_requests}
     for file in folder.rglob("*"):
         if file.is_file():
             content = file.read_bytes()

@@ -82,6 +82,13 @@ def test_a_request_that_fails_once_says_nothing_of_its_fields(start_mock, tmp_pa
     assert not trial.adapted(RequestSettings(tokenizer=None, served_name="mock")).left_out
 
 
+def test_what_the_user_asked_for_is_not_left_out(adapt: Any) -> None:
+    accepted = adapt({"user_fields": {"temperature": 0.5}}, refuses=["top_k", "ignore_eos"])
+    assert (accepted.left_out, accepted.ignore_eos) == ({"top_k"}, False)
+    with pytest.raises(EngineError, match="temperature"):
+        adapt({"user_fields": {"temperature": 0.5}}, refuses=["temperature"])
+
+
 def test_a_chat_may_have_another_name_for_its_limit(adapt: Any) -> None:
     accepted = adapt({"endpoint": "chat"}, refuses=["max_tokens"])
     assert accepted.limit_field == "max_completion_tokens"
