@@ -173,8 +173,8 @@ class ReadySet:
     loop's handle and context.
 
     Attributes:
-        polled_at: Time of the latest poll, which finds all sockets that are ready.
-        idle_at: Time of the poll before it: sockets that were emptied since, or not ready, were not ready
+        polled_at: When the latest poll was over, which finds all sockets that are ready.
+        idle_at: When the poll before it began: sockets that were emptied since, or not ready, were not ready
             then.
     """
 
@@ -183,7 +183,7 @@ class ReadySet:
         self._epoll = select.epoll()
         self._readers: dict[int, Callable[[], None]] = {}
         self._unread: list[tuple[int, int]] = []
-        self.polled_at = self.idle_at = 0.0
+        self.polled_at = self.idle_at = self._begun_at = 0.0
         loop.add_reader(self._epoll.fileno(), self._read)
 
     def add(self, fd: int, read: Callable[[], None]) -> None:
@@ -204,8 +204,9 @@ class ReadySet:
     def _read(self) -> None:
         readers, unread = self._readers, self._unread
         if not unread:
-            self.idle_at, self.polled_at = self.polled_at, monotonic()
+            self.idle_at, self._begun_at = self._begun_at, monotonic()
             unread = self._epoll.poll(0, max(1, len(readers)))
+            self.polled_at = monotonic()
         self._unread = unread[_BATCH:]
         for fd, _ in unread[:_BATCH]:
             if fd in readers:  # an earlier one of the batch may have closed it

@@ -24,6 +24,7 @@ from harness.engines import local
 from harness.engines.find import Place, probe
 from harness.metrics import validity
 from harness.mock_server.script import ServedRequest
+from harness.records import tokens
 from harness.runs import online, resolved
 from harness.telemetry import machine
 from harness.telemetry.revision import describe, git_revision, source_hash
@@ -86,6 +87,13 @@ def remembering(probe: Probe) -> Probe:
         return dict(versions(tuple(distributions)))
 
     return ask
+
+
+@pytest.fixture
+def chunks_as_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each chunk has the time at which it came, also where a server that was not running for a while wrote
+    several together, which are one in a record."""
+    monkeypatch.setattr(tokens, "join_near", lambda events, t_sent: list(events))
 
 
 @pytest.fixture

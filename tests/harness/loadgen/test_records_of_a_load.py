@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import socket
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from statistics import median
 from typing import Any
 
@@ -79,6 +80,7 @@ def one_by_one(chunks: list[tuple[float, int]]) -> list[float]:
     return [t for t, tokens in chunks for _ in range(tokens)]
 
 
+@pytest.mark.usefixtures("chunks_as_read")
 @pytest.mark.parametrize("clients", [1, 2])
 @pytest.mark.parametrize("concurrency", [None, 4])
 def test_what_is_measured_is_what_the_server_did(
@@ -118,17 +120,12 @@ def test_the_schedule_is_kept_as_it_was_given(shared_mock: Any) -> None:
 
 def test_a_closed_loop_holds_its_concurrency(shared_mock: Any) -> None:
     result = run_load(make_plan(shared_mock, [{}] * 24, concurrency=3), clients=2, start_delay_s=0.1)
-    moments = sorted(
-        event
-        for response in result.responses
-        for event in ((response.t_sched, 1), (response.t_end or 0.0, -1))
-    )
-    in_flight, most = 0, 0
-    for _, change in moments:
-        in_flight += change
-        most = max(most, in_flight)
-    assert most == 3
-    assert sum(response.client == 0 for response in result.responses) == 16
+    for client, slots in enumerate((2, 1)):
+        sent = [response for response in result.responses if response.client == client]
+        begun = [(response.t_sched, 1) for response in sent]
+        moments = sorted(begun + [(response.t_end or 0.0, -1) for response in sent])
+        assert max(accumulate(change for _, change in moments)) == slots
+        assert len(sent) == 8 * slots
 
 
 def test_a_batch_begins_when_the_one_before_has_ended(shared_mock: Any) -> None:
@@ -190,9 +187,9 @@ def test_what_a_server_drops_is_sent_again_and_timed_from_the_first_time(mock_se
     assert frame["error"].isna().all()
     assert frame["resent"].tolist() == [0, 1, 0, 0]
     assert (frame["t_first"] - frame["t_sent"])[1] > 0.103
-    assert (frame["t_sent"] - frame["t_sched"])[1] < 0.1
     dropped, *answered = sorted(mock_server.served_requests, key=lambda served: len(served.writes))
     assert (dropped.user, len(answered)) == ("1", 4)
+    assert (result.responses[1].t_sent or math.inf) <= dropped.t_received
 
 
 def test_a_refused_connection_fails_its_request() -> None:
@@ -207,10 +204,11 @@ def test_a_refused_connection_fails_its_request() -> None:
     assert frame["t_sent"].isna().all() and frame["status"].isna().all()
 
 
+@pytest.mark.usefixtures("chunks_as_read")
 def test_progress_takes_the_same_first_token_as_the_metric(shared_mock: Any) -> None:
     """It finds it by the bytes: the first chunk of a chat, its role, is none."""
     result = run_load(
         make_plan(shared_mock, [shape | {"ttft_ms": 20} for shape in SHAPES]), start_delay_s=0.05
     )
     for response in result.responses:
-        assert first_token(response) == pytest.approx(token_stamps(response)[0][0], abs=2e-3)
+        assert first_token(response) == token_stamps(response)[0][0]

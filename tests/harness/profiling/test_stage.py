@@ -45,17 +45,20 @@ PATH = os.pathsep.join(filter(None, [str(SLOWED), os.environ.get("PYTHONPATH")])
 #: They start soon: with room for what they are asked for, warmed up by the load alone.
 SOON = ["--kv-tokens", "1024", "--no-warmup"]
 #: Made-up slowdowns: in two places by patches that `slowed/sitecustomize.py` makes, one by a real setting.
+#: The others wait a little in each step: what the machine does beside is not what takes their time.
+WAITING = {"PYTHONPATH": PATH, "SLOWED": "steps"}
 SLOWED_IN = {"PYTHONPATH": PATH, "SLOWED": "tokenizer,layers"}
+PLAIN = Variant(args=SOON, env=WAITING)
 VARIANTS = {
     "slowed": Variant(label="slowed", args=SOON, env=SLOWED_IN),
-    "batch": Variant(label="batch of 1", args=[*SOON, "--max-active-requests", "1"]),
+    "batch": Variant(label="batch of 1", args=[*SOON, "--max-active-requests", "1"], env=WAITING),
 }
 OTHERS = [f"roseinfer@{name}" for name in VARIANTS]
 PROFILED = {"roseinfer", "roseinfer (slowed)"}
 
 
 def find_variant(engine: Engine, name: str | None) -> Variant:
-    return VARIANTS[name] if name else Variant(args=SOON)
+    return VARIANTS[name] if name else PLAIN
 
 
 @pytest.fixture(autouse=True)

@@ -60,6 +60,7 @@ def test_answers_share_the_memory_that_a_user_allows(chatting: Any, tmp_path: Pa
     assert read_records(folder).requests["error"].tolist() == ["memory"] * CHATS
 
 
+@pytest.mark.usefixtures("chunks_as_read")
 @pytest.mark.parametrize("counts", [{}, {"token_ids": False}, {"token_ids": False, "usage": "continuous"}])
 def test_what_is_measured_is_what_the_server_wrote(
     chatting: Any, tmp_path: Path, counts: dict[str, Any]

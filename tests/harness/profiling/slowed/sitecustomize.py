@@ -2,7 +2,8 @@
 
 SLOWED names the places, with commas: `tokenizer` sleeps where the server turns a prompt into token ids,
 `layers` normalizes a large tensor in each layer's attention, again and again for a time that no other part of
-a step comes near, however busy the machine is.
+a step comes near, however busy the machine is; `steps` sleeps in each layer's attention, so that a request
+takes far longer than the rest of the machine may keep it waiting.
 """
 
 import importlib.abc
@@ -13,6 +14,7 @@ import time
 from typing import Any
 
 SLEEP_S = 0.5
+STEP_S = 0.005
 NORM_S = 0.02
 SHAPE = (2048, 1024)
 
@@ -27,6 +29,16 @@ def slow_tokenizer(module: Any) -> None:
         return await original(self, *arguments)
 
     module.Submission._token_ids = slow
+
+
+def slow_steps(module: Any) -> None:
+    original = module.CpuPagedAttention._decode
+
+    def slow(self: Any, *tensors: Any) -> None:
+        time.sleep(STEP_S)
+        original(self, *tensors)
+
+    module.CpuPagedAttention._decode = slow
 
 
 def slow_layers(module: Any) -> None:
@@ -47,6 +59,7 @@ def slow_layers(module: Any) -> None:
 SLOWDOWNS = {
     "tokenizer": ("roseinfer.server.openai.submission", slow_tokenizer),
     "layers": ("roseinfer.attention.cpu_paged", slow_layers),
+    "steps": ("roseinfer.attention.cpu_paged", slow_steps),
 }
 
 
