@@ -11,7 +11,7 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from scipy.stats import hypergeom
+from scipy.special import gammaln
 
 from harness.metrics.definitions import prompt_tokens, run_starts, succeeded
 from harness.metrics.percentiles import Ordered
@@ -106,7 +106,7 @@ def _opening(group: Group, is_later: npt.NDArray[np.bool_]) -> list[Fact]:
         return []
     slowest = np.argsort(-ttft_ms, kind="stable")[: max(OPENING_LEAST, first // 4)]
     among = int(np.count_nonzero(~is_later[slowest]))
-    if hypergeom.sf(among - 1, ttft_ms.size, first, slowest.size) >= OPENING_P:
+    if at_least_by_chance(among, ttft_ms.size, first, slowest.size) >= OPENING_P:
         return []
     p90, p99 = (float(level) for level in Ordered(ttft_ms, None).percentiles([90, 99]))
     later_p90, later_p99 = (float(level) for level in Ordered(ttft_ms[is_later], None).percentiles([90, 99]))
@@ -114,6 +114,18 @@ def _opening(group: Group, is_later: npt.NDArray[np.bool_]) -> list[Fact]:
         return []
     values: dict[str, Value] = {"requests": first, "ttft_p90_ms": p90, "ttft_p99_ms": p99}
     return [Fact(kind="opening", values=values | {"later_p90_ms": later_p90, "later_p99_ms": later_p99})]
+
+
+def at_least_by_chance(least: int, total: int, first: int, drawn: int) -> float:
+    """Return the probability that `least` or more of `drawn` out of `total` are among the first `first`."""
+    among = np.arange(max(least, first + drawn - total), min(first, drawn) + 1)
+    ways = _log_ways(first, among) + _log_ways(total - first, drawn - among)
+    return float(np.exp(ways - _log_ways(total, drawn)).sum())
+
+
+def _log_ways(total: int, drawn: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Return the logarithm of how many ways there are to draw so many of `total`."""
+    return gammaln(total + 1) - gammaln(np.add(drawn, 1)) - gammaln(np.subtract(total + 1, drawn))  # type: ignore[no-any-return]
 
 
 def _turns_waited(group: Group) -> list[Fact]:

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import hypergeom
 
+from harness.metrics.notices import at_least_by_chance
 from harness.metrics.summary import prefix_hits
 from harness.metrics.validity import too_brief
 from harness.report.tables.cells import prefix_table
@@ -415,6 +417,14 @@ def test_an_engine_that_drafts_says_so() -> None:
 def test_it_is_said_exactly_where_half_of_the_tokens_came_so(sizes: list[int]) -> None:
     large = sum(size for size in sizes if size > 1)
     assert bool(noticed(answered(*sizes, requests=2))) == (sizes[0] > 1 or 2 * large > sum(sizes))
+
+
+@given(st.integers(2, 4000), st.data())
+def test_chance_is_that_of_a_hypergeometric_distribution(total: int, data: st.DataObject) -> None:
+    first, drawn = (data.draw(st.integers(1, total)) for _ in range(2))
+    least = data.draw(st.integers(0, min(first, drawn)))
+    expected = hypergeom.sf(least - 1, total, first, drawn)
+    assert at_least_by_chance(least, total, first, drawn) == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
 def test_the_opening_of_a_closed_loop_is_told_apart_where_it_makes_the_tail() -> None:
