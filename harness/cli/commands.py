@@ -20,6 +20,7 @@ COMMANDS = {
     "offline": "Measure the throughput of a fixed batch of prompts, each engine in a process of its own.",
     "search": "Find the highest load that each engine carries within limits.",
     "tune": "Find settings of an engine that are better than its defaults, with a verdict on each.",
+    "cancel": "Measure what clients that leave cost: time until a slot is free, tokens that nobody reads.",
     "compare": "Compare two runs of the same kind, with intervals and verdicts.",
     "history": "Keep results of runs, show their trend, judge a run by them.",
     "calibrate": "Measure the client against a server of known latency.",

@@ -58,7 +58,7 @@ def measure(
         check_run(output.resume, output.trust)
     with make_display(output.quiet) as display, ExitStack() as stack:
         if not output.anyway and (settings is None or settings.cluster is None):
-            _look_at_machine(display)
+            look_at_machine(display)
         listener = None if serve is None else stack.enter_context(listen(serve))
         if settings is not None and settings.profile_only:
             profile_only(settings, display)
@@ -90,7 +90,7 @@ def measure(
     conclude(run, report, fault, as_json=output.as_json, open_report=output.open_report)
 
 
-def _look_at_machine(display: Display) -> None:
+def look_at_machine(display: Display) -> None:
     """Say which programs keep this machine busy.
 
     Raises:

@@ -91,20 +91,21 @@ def with_settings(
     with it the first argument is None, and any other setting is a UsageError.
 
     Args:
-        without: Settings that are no options of the command.
+        without: Settings and fields of Output that are no options of the command.
         derive: Returns the settings that the command's own options mean.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         parameters = list(inspect.signature(command, eval_str=True).parameters.values())[2:]
         hints = get_type_hints(Output, include_extras=True)
-        parameters += [_option(each.name, hints[each.name], each.default) for each in fields(Output)]
+        of_output = [each for each in fields(Output) if each.name not in without]
+        parameters += [_option(each.name, hints[each.name], each.default) for each in of_output]
         settings_options = [option for option in _options(kind) if option.name not in without]
         names = {option.name for option in settings_options}
 
         def run(config: Path | None, **values: Any) -> None:
             texts = {name: values.pop(name) for name in list(values) if name in names}
-            output = Output(**{each.name: values.pop(each.name) for each in fields(Output)})
+            output = Output(**{each.name: values.pop(each.name) for each in of_output})
             explicit = {name: text for name, text in texts.items() if text not in (None, [])}
             if output.resume is None:
                 options = explicit | derive(values)

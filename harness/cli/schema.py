@@ -14,6 +14,7 @@ from harness.errors import UsageError
 from harness.records.columns import SERVER
 from harness.records.stored import STORED_CHUNKS, STORED_REQUESTS
 from harness.runs.journal import JournalEntry
+from harness.schema.cancel import CancelResults
 from harness.schema.compare_results import CompareResults
 from harness.schema.machines import Calibration, Prices
 from harness.schema.online_settings import OnlineSettings
@@ -29,6 +30,7 @@ SCHEMAS: dict[str, Any] = {
     "run": RunInfo,
     "online-results": OnlineResults,
     "compare-results": CompareResults,
+    "cancel-results": CancelResults,
     "journal-entry": JournalEntry,
     "calibration": Calibration,
     "profile-manifest": ProfileManifest,

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from time import monotonic
 
-from harness.loadgen.connection import Connection
+from harness.loadgen.connection import Connection, Watch
 from harness.loadgen.load_plan import ErrorKind, LoadPlan, RawResponse
 from harness.loadgen.tcp import ArrivalClock, ReadySet, TcpConnection
 from harness.loadgen.tls import TlsConnection, trusting
+
+#: Text or a token id in an event; the first chunk of a chat has neither, but its role.
+_TOKEN = re.compile(rb'"(?:text|content|reasoning_content|reasoning|arguments)": ?"[^"]|"token_ids": ?\[\d')
+
+
+def token_times(response: RawResponse) -> Iterator[float]:
+    """Yield when the chunks with tokens came, by their bytes: no event is parsed while measuring."""
+    for t, data in response.segments:
+        yield from (t for event in data.split(b"\n\n") if _TOKEN.search(event))
 
 
 class Client:
@@ -24,6 +34,7 @@ class Client:
     Args:
         addresses: The target's numeric addresses, tried in this order until one answers.
         requests: Whole HTTP requests by request index.
+        watch: Looks at responses as they come; None in a load that is measured.
 
     Attributes:
         free: Bytes of memory that answers may still take.
@@ -36,6 +47,7 @@ class Client:
         addresses: Sequence[str],
         requests: dict[int, bytes],
         on_end: Callable[[RawResponse], None],
+        watch: Watch | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._target = target = plan.target
@@ -45,7 +57,7 @@ class Client:
         self._most_bytes = {request.index: request.most_bytes for request in plan.requests}
         self._timeout_s = plan.timeout_s
         self._deadline_s = plan.deadline_s
-        self._on_end = on_end
+        self._on_end, self._watch = on_end, watch
         self._idle: deque[Connection] = deque()
         self._active: set[Connection] = set()
         self._opening: set[asyncio.Task[None]] = set()
@@ -83,7 +95,7 @@ class Client:
 
     def _send(self, connection: Connection, response: RawResponse, *, fresh: bool) -> None:
         self._active.add(connection)
-        index = response.index
+        index, connection.watch = response.index, self._watch
         connection.send(response, self._requests[index], self._most_bytes[index], fresh=fresh)
 
     def reserve(self, size: int) -> bool:

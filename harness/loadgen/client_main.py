@@ -15,7 +15,6 @@ if __name__ == "__main__":
 
 import asyncio
 import os
-import re
 import sys
 import time
 from collections import deque
@@ -26,7 +25,7 @@ from statistics import median
 import msgspec
 import uvloop
 
-from harness.loadgen.client import Client
+from harness.loadgen.client import Client, token_times
 from harness.loadgen.http import request_bytes, request_head
 from harness.loadgen.live_answers import LiveAnswers
 from harness.loadgen.load_plan import ClientUsage, LoadPlan, RawResponse
@@ -38,8 +37,6 @@ _PROGRESS_S = 0.5
 #: The number of latest answers that progress reports.
 _WATCHED = 200
 _STDIN, _STDOUT = 0, 1
-#: Text or a token id in an event; the first chunk of a chat has neither, but its role.
-_TOKEN = re.compile(rb'"(?:text|content|reasoning_content|reasoning|arguments)": ?"[^"]|"token_ids": ?\[\d')
 
 
 class WorkerPlan(msgspec.Struct, frozen=True):
@@ -92,7 +89,7 @@ class _Run:
         self._over += 1
         self._failed += response.error is not None
         if response.error is None and response.t_sent is not None:
-            self._ttft.append((first_token(response) or response.t_sent) - response.t_sent)
+            self._ttft.append(next(token_times(response), response.t_sent) - response.t_sent)
         for index, body in self._live.take(response).items():
             self._requests[index] = request_bytes(self._head, body)
         self._pacing.ended(response)
@@ -104,11 +101,6 @@ class _Run:
         ttft_us = round(1e6 * median(self._ttft)) if self._ttft else 0
         line = f"{self._client.submitted} {self._over} {self._failed} {ttft_us}\n"
         os.write(_STDOUT, line.encode())
-
-
-def first_token(response: RawResponse) -> float | None:
-    """Return when the first bytes with a token came."""
-    return next((t for t, data in response.segments if _TOKEN.search(data)), None)
 
 
 def _leave_with_parent() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from time import monotonic
 from typing import Protocol
 
@@ -19,6 +20,9 @@ STEP_BYTES, HEAD_BYTES = 16 << 10, 256 << 10
 #: A peer that closed a kept connection before the request came is known of within one round trip. One that
 #: hangs up later had the request.
 STALE_S = 0.25
+
+#: Called with a response whenever more of it has come; True: the client leaves, without waiting for its end.
+Watch = Callable[[RawResponse], bool]
 
 
 class Owner(Protocol):
@@ -53,6 +57,7 @@ class Connection(ABC):
         self._since = self.last_event = 0.0
         self._bytes = self.reserved = self._most_bytes = 0
         self.response: RawResponse | None = None
+        self.watch: Watch | None = None
 
     @property
     @abstractmethod
@@ -98,6 +103,9 @@ class Connection(ABC):
             return
         self.last_event = at
         response.segments.append((at, data))
+        if self.watch is not None and self.watch(response):
+            self.fail("disconnected", "the client left")
+            return
         self._bytes += len(data) + READ_BYTES
         try:
             self._end.feed(data)

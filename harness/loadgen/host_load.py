@@ -85,7 +85,7 @@ class HostLoad:
 
     def _start(self) -> None:
         check_limits(list(self._shares.values()))
-        addresses = _resolve(next(iter(self._shares.values())).target)
+        addresses = resolve(next(iter(self._shares.values())).target)
         if unknown := set(self._cpus or ()) - _usable_cpus():
             raise UsageError(
                 f"this process may not run on CPU {', '.join(map(str, sorted(unknown)))}",
@@ -133,8 +133,11 @@ def total(parts: Sequence[Progress]) -> Progress:
     )
 
 
-def _resolve(target: Target) -> list[str]:
-    """The target's addresses, resolved once so that no client resolves them while it measures."""
+def resolve(target: Target) -> list[str]:
+    """The target's addresses, resolved once so that no client resolves them while it measures.
+
+    Raises UsageError for an unknown host.
+    """
     try:
         addresses = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
     except OSError as error:

@@ -321,6 +321,7 @@ class Behaviour(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reset: bool = False  # the cut is a reset (RST) instead of a proper close
     silent: bool = False  # not a byte, and the connection stays open
     stall_after: int | None = None  # nothing more; the connection stays open
+    keeps_ms: float = 0.0  # it computes on for so long after its client has left, and keeps its slot
     hang_up: bool = False  # close the kept connection after the response without having said so
 
 

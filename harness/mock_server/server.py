@@ -62,10 +62,13 @@ def _refused(body: bytes, behaviour: Behaviour) -> str | None:
 class _Answer:
     """A request that is being answered."""
 
-    __slots__ = ("connection", "script", "served", "start", "step", "steps", "writes")
+    __slots__ = ("behaviour", "connection", "script", "served", "start", "step", "steps", "writes")
 
-    def __init__(self, connection: Connection, script: Script, served: ServedRequest) -> None:
+    def __init__(
+        self, connection: Connection, behaviour: Behaviour, script: Script, served: ServedRequest
+    ) -> None:
         self.connection: Connection | None = connection
+        self.behaviour = behaviour
         self.script = script
         self.served = served
         self.writes = served.writes
@@ -110,7 +113,7 @@ class MockServer:
         self._metrics = metrics
         self._arrived = 0
         self._cached_prompts: set[str | tuple[int, ...]] = set()
-        self._running = 0
+        self._running = self._generated = 0
         self._queue: deque[_Answer] = deque()
         self._due: list[tuple[float, int, _Answer]] = []
         self._answers: dict[Connection, _Answer] = {}
@@ -187,6 +190,9 @@ class MockServer:
         self._record(answer.served)
         if answer in self._queue:
             self._queue.remove(answer)
+        elif keeps_ms := answer.behaviour.keeps_ms:
+            self._generated += round(keeps_ms / answer.behaviour.itl_ms)
+            heapq.heappush(self._due, (monotonic() + keeps_ms / 1e3, ~answer.served.request, answer))
         else:
             self._release()
 
@@ -228,7 +234,7 @@ class MockServer:
                 else plain(400, {"error": {"message": refused}})
             )
         served.status = script.status
-        answer = self._answers[connection] = _Answer(connection, script, served)
+        answer = self._answers[connection] = _Answer(connection, behaviour, script, served)
         if self._slots is not None and self._running >= self._slots:
             self._queue.append(answer)
         else:
@@ -237,7 +243,8 @@ class MockServer:
 
     def _own_metrics(self) -> str:
         running, waiting = self._running, len(self._queue)
-        return f"vllm:num_requests_running {running}\nvllm:num_requests_waiting {waiting}\n"
+        gauges = f"vllm:num_requests_running {running}\nvllm:num_requests_waiting {waiting}\n"
+        return f"{gauges}vllm:generation_tokens_total {self._generated}\n"
 
     def _from_cache(self, behaviour: Behaviour, prompt: str | list[int] | None, length: int) -> Behaviour:
         """Answer a prompt that came before, where there is a cache."""
@@ -267,10 +274,13 @@ class MockServer:
             connection = answer.connection
             if connection is None:
                 heapq.heappop(due)
+                if number < 0:  # its client left, and now its slot is free
+                    self._release()
                 continue
             step, following = answer.step, next(answer.steps, None)
             for tokens in step.tokens:
                 answer.writes.append((now, tokens))
+                self._generated += tokens
             if step.answers and answer.served.t_answer is None:
                 answer.served.t_answer = now
             if following is None:

@@ -26,7 +26,7 @@ MANIFEST, FIGURES = "profile_manifest.json", "profiles/figures.json"
 DEFAULT = Path("outputs/benchmarks/serving")
 
 
-def make_folder(parent: Path | None, kind: Literal["online", "offline"]) -> Path:
+def make_folder(parent: Path | None, kind: Literal["online", "offline", "cancel"]) -> Path:
     """A new folder `<kind>_<local time>`, with a number after it where that is taken.
 
     Raises:

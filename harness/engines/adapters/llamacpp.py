@@ -102,6 +102,7 @@ class Llamacpp(LocalEngine):
     parallel_options = ("--split-mode", "")
     cache_options: ClassVar[Mapping[bool, str]] = {False: "--no-cache-prompt"}
     #: With `--metrics` only.
+    generated = "llamacpp:tokens_predicted_total"
     server_series: ClassVar[Mapping[str, str]] = {
         "running": "llamacpp:requests_processing",
         "waiting": "llamacpp:requests_deferred",

@@ -109,6 +109,7 @@ class Sglang(LocalEngine):
         "prefill_ms": 'sglang:per_stage_req_latency_seconds{stage="prefill_forward"}',
     }
     #: With `--enable-metrics` only.
+    generated = "sglang:generation_tokens_total"
     server_series: ClassVar[Mapping[str, str]] = {
         "running": "sglang:num_running_reqs",
         "waiting": "sglang:num_queue_reqs",

@@ -113,6 +113,7 @@ class Vllm(LocalEngine):
     parallel_options = ("--tensor-parallel-size", "--data-parallel-size")
     capacity_options = ("--max-num-seqs", "--gpu-memory-utilization")
     flush = Route("/reset_prefix_cache")
+    generated = "vllm:generation_tokens_total"
     server_series: ClassVar[Mapping[str, str]] = {
         "running": "vllm:num_requests_running",
         "waiting": "vllm:num_requests_waiting",

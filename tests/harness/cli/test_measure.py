@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 import pytest
 
-from harness.cli.measure import _look_at_machine
+from harness.cli.measure import look_at_machine
 from harness.cli.progress import Display
 from harness.cli.terminal import Terminal
 from harness.errors import BusyMachineError
@@ -29,9 +29,9 @@ def test_beside_other_programs_nothing_is_measured_unasked(looks, refused, said,
     display = Display(Terminal(stderr=True))
     if refused:
         with pytest.raises(BusyMachineError, match=r"2 cores, other programs use 1\.5 \(xz 24 %\)") as raised:
-            _look_at_machine(display)
+            look_at_machine(display)
         assert "--anyway" in raised.value.hint
     else:
-        _look_at_machine(display)
+        look_at_machine(display)
     assert ("xz 24 %" in capsys.readouterr().err) == said
     assert next(readings, None) is None

@@ -13,7 +13,7 @@ import msgspec
 import pandas as pd
 import pytest
 
-from harness.loadgen.client_main import first_token
+from harness.loadgen.client import token_times
 from harness.loadgen.load_plan import LoadPlan, LoadResult, Progress, RawResponse, Target, WireRequest
 from harness.loadgen.run_load import run_load
 from harness.records.cell import CellIdentity, CellRecords, Expected
@@ -211,4 +211,4 @@ def test_progress_takes_the_same_first_token_as_the_metric(shared_mock: Any) -> 
         make_plan(shared_mock, [shape | {"ttft_ms": 20} for shape in SHAPES]), start_delay_s=0.05
     )
     for response in result.responses:
-        assert first_token(response) == token_stamps(response)[0][0]
+        assert next(token_times(response)) == token_stamps(response)[0][0]

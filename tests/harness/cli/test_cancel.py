@@ -1,0 +1,71 @@
+"""What a departed client costs, by servers that say what they did."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.runs.cancel import CANCEL
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def cancel(bench: Any, start_mock: Any, tmp_path: Path) -> Any:
+    """Runs `bench cancel` on a server of so many slots, each kept so long for a client that has left."""
+
+    def run(keeps_ms: float, slots: int, *options: str) -> Any:
+        server = start_mock(
+            *("--slots", str(slots), "--context", "512", "--metrics"), script=[{"keeps_ms": keeps_ms}]
+        )
+        ended = bench(
+            *("cancel", "--base-url", server.url, "--input-len", "8", "--output-len", "40"),
+            *("--pairs", "8", "--after", "4", "--anyway", "--out", str(tmp_path), *options),
+        )
+        files = sorted(tmp_path.glob(f"cancel_*/{CANCEL}"))
+        return ended, files and json.loads(files[-1].read_text())
+
+    return run
+
+
+@pytest.mark.parametrize("keeps_ms", [0, 30])
+def test_a_slot_is_free_later_by_as_much_as_the_server_keeps_it(keeps_ms, cancel):
+    ended, results = cancel(keeps_ms, 1)
+    [row] = results["rows"]
+    assert ended.code == 0 and ended.out.endswith(f"{CANCEL}\n")
+    assert row["later_ms"]["value"] == pytest.approx(keeps_ms, abs=4.0)
+    assert row["unread"]["value"] == pytest.approx(keeps_ms / 1.0, abs=5.0)  # a token a millisecond
+    assert row["counted"]["value"] == pytest.approx(keeps_ms, abs=1.0)
+    assert row["ended_ms"]["value"] == pytest.approx(4.0, abs=4.0)
+    low, high = row["later_ms"]["ci"]
+    assert low <= row["later_ms"]["value"] <= high
+
+
+def test_requests_beside_keep_the_other_slots(cancel):
+    _, results = cancel(20, 2, "--slots", "2")
+    [row] = results["rows"]
+    assert row["later_ms"]["value"] == pytest.approx(20, abs=3.0)
+
+
+def test_a_server_with_more_slots_than_said_has_no_figures(cancel):
+    ended, results = cancel(0, 8)
+    assert ended.code == 3 and not results["rows"]
+    assert "--slots" in results["skipped"][0]["hint"]
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--after", "1"], "--after"),
+        (["--after", "40"], "--output-len"),
+        (["--output-len", "uniform:8:9"], "--output-len"),
+        (["--output-len", "511"], "--output-len"),
+    ],
+)
+def test_what_says_nothing_is_refused(options, named, cancel):
+    ended, results = cancel(0, 1, *options)
+    assert ended.code == 2 and not results
+    assert named in ended.err and "Traceback" not in ended.err
