@@ -12,7 +12,6 @@ from harness.engines.local import GIVE_ONE, LocalEngine
 from harness.engines.placement import Placement, check_gpus, parallel_of, resolve_device, resolve_placement
 from harness.engines.registry import LOCAL, get_engine, get_engine_variant
 from harness.engines.running.address import Address
-from harness.engines.running.model_list import listing
 from harness.errors import EngineError, UsageError
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import Skipped
@@ -168,7 +167,7 @@ def reported_context(settings: OnlineSettings, engines: Mapping[str, Engine]) ->
         EngineError: A server does not answer, and either nothing else says how long its context is, or
             --wait-ready has passed already.
         UsageError: A server lists several models and none is chosen, it lacks the one that is, or its context
-            is shorter than --max-model-len or unknown with the model.
+            is shorter than --max-model-len.
     """
     contexts = []
     unknown = settings.max_model_len is None and settings.model == "auto"
@@ -182,12 +181,6 @@ def reported_context(settings: OnlineSettings, engines: Mapping[str, Engine]) ->
                 raise
             continue
         context = model.max_model_len
-        if context is None and model.instead and unknown:
-            raise UsageError(
-                f"{label} does not list the model {model.name!r}, so its context is not known; it lists "
-                f"{listing(model.instead)}",
-                "give --max-model-len, or one of these as --served-model",
-            )
         if context is None:
             continue
         if (settings.max_model_len or 0) > context:

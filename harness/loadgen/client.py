@@ -37,6 +37,7 @@ class Client:
         watch: Looks at responses as they come; None in a load that is measured.
 
     Attributes:
+        unsent: Requests that were not submitted.
         free: Bytes of memory that answers may still take.
         handshake_s: How long connections take to open, lately.
     """
@@ -64,15 +65,18 @@ class Client:
         self._spares_opening = 0
         self._ready = ReadySet(self._loop)
         self._clock = ArrivalClock()
-        self.submitted = 0
+        self.unsent = set(requests)
         self.handshake_s = 0.0
         self.free = sys.maxsize if plan.max_memory is None else plan.max_memory
         self._sweep()
 
     def submit(self, index: int, t_sched: float, late_s: float | None = None) -> None:
         """Send request `index` now; `t_sched` is when it should have been sent."""
-        self.submitted += 1
-        response = RawResponse(index, t_sched, None, None, [], late_s=late_s)
+        self.unsent.discard(index)
+        self.send(RawResponse(index, t_sched, None, None, [], late_s=late_s))
+
+    def send(self, response: RawResponse) -> None:
+        """Send the request of `response`, on a connection that is there or on a new one."""
         while self._idle:
             connection = self._idle.pop()
             if not connection.closed:
@@ -96,6 +100,8 @@ class Client:
     def _send(self, connection: Connection, response: RawResponse, *, fresh: bool) -> None:
         self._active.add(connection)
         index, connection.watch = response.index, self._watch
+        if response.retries:
+            response.t_retry = monotonic()
         connection.send(response, self._requests[index], self._most_bytes[index], fresh=fresh)
 
     def reserve(self, size: int) -> bool:

@@ -31,6 +31,7 @@ from harness.loadgen.live_answers import LiveAnswers
 from harness.loadgen.load_plan import ClientUsage, LoadPlan, RawResponse
 from harness.loadgen.pacing import Batches, ClosedLoop, OpenLoop
 from harness.loadgen.response_file import ResponseWriter
+from harness.loadgen.retrying import failed_status, pause_s
 from harness.loadgen.system_limits import ask_for_short_slices, raise_open_files
 
 _PROGRESS_S = 0.5
@@ -57,6 +58,7 @@ class _Run:
         self._finished = asyncio.Event()
         self._writer = ResponseWriter(file)
         self._over = self._failed = 0
+        self._stopped = False
         self._ttft: deque[float] = deque(maxlen=_WATCHED)
         self._live = LiveAnswers(work.plan.requests)
         self._head, self._requests = head, requests
@@ -85,21 +87,46 @@ class _Run:
         self._client.close()
 
     def _ended(self, response: RawResponse) -> None:
+        failed = response.error is not None or failed_status(response) is not None
+        if failed and not self._stopped and (pause := pause_s(response, self._plan)) is not None:
+            asyncio.get_running_loop().call_later(pause, self._again, response)
+            return
         response.client = self._client_id
         self._over += 1
-        self._failed += response.error is not None
+        self._failed += failed
         if response.error is None and response.t_sent is not None:
             self._ttft.append(next(token_times(response), response.t_sent) - response.t_sent)
         for index, body in self._live.take(response).items():
             self._requests[index] = request_bytes(self._head, body)
-        self._pacing.ended(response)
+        if not self._stopped:
+            self._pacing.ended(response)
         self._client.free -= self._writer.add(response)
+        most = self._plan.most_failed
+        if most is not None and self._failed > most and not self._stopped:
+            self._stop()
         if self._over == len(self._plan.requests):
             self._finished.set()
 
+    def _again(self, response: RawResponse) -> None:
+        """Send a request that failed once more, as if nothing had come of it but the time."""
+        response.retries += 1
+        response.segments, response.error, response.detail, response.t_end = [], None, "", None
+        self._client.send(response)
+
+    def _stop(self) -> None:
+        """Send nothing more: too many requests have failed. Those in flight are waited for."""
+        self._stopped = True
+        self._pacing.close()
+        for index in sorted(self._client.unsent):
+            unsent = RawResponse(index, time.monotonic(), None, None, [], "stopped", client=self._client_id)
+            unsent.detail = f"not sent, as {self._failed} requests had failed"
+            self._over += 1
+            self._client.free -= self._writer.add(unsent)
+
     def _tell(self) -> None:
         ttft_us = round(1e6 * median(self._ttft)) if self._ttft else 0
-        line = f"{self._client.submitted} {self._over} {self._failed} {ttft_us}\n"
+        sent = len(self._plan.requests) - len(self._client.unsent)
+        line = f"{sent} {self._over} {self._failed} {ttft_us}\n"
         os.write(_STDOUT, line.encode())
 
 

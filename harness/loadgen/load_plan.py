@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-ErrorKind = Literal["connect", "disconnected", "timeout", "protocol", "memory"]
+ErrorKind = Literal["connect", "disconnected", "timeout", "protocol", "memory", "stopped"]
 
 #: Memory that an answer may take: so much, and so much a token, which has a few hundred bytes. Where it may
 #: have any number of tokens, and at most: MAX_BYTES.
@@ -66,7 +66,9 @@ class LoadPlan(msgspec.Struct, frozen=True):
 
     `timeout_s` bounds the silence on one response, `deadline_s` its whole length: a server that only sends
     comments is not silent. `max_memory` are the bytes that answers may take together on one machine, until
-    they have ended and are in a file; None: a quarter of the machine's memory.
+    they have ended and are in a file; None: a quarter of the machine's memory. A request that fails in a way
+    that may pass is sent up to `retries` times more. When more than `most_failed` have failed at one client
+    process, it sends no more; None: it sends all.
     """
 
     target: Target
@@ -76,6 +78,8 @@ class LoadPlan(msgspec.Struct, frozen=True):
     deadline_s: float = 3600.0
     in_batches: bool = False
     max_memory: int | None = None
+    retries: int = 0
+    most_failed: int | None = None
 
 
 class RawResponse(msgspec.Struct, array_like=True):
@@ -83,7 +87,8 @@ class RawResponse(msgspec.Struct, array_like=True):
     the response head included, each with the time at which it arrived. `late_s` is by how much `t_sched` is
     after the request's own time, because the response before it had not ended; None where there is none.
     `connecting_s` is how long the connection took that was opened for it, None where one was there. `resent`
-    is how often it was sent again, on a new connection; `t_sent` is of the first time."""
+    is how often it was sent again, on a new connection, and `retries` how often after an answer or a failure
+    that may pass, the last time at `t_retry`; `t_sent` is of the first time."""
 
     index: int
     t_sched: float
@@ -97,6 +102,8 @@ class RawResponse(msgspec.Struct, array_like=True):
     late_s: float | None = None
     connecting_s: float | None = None
     resent: int = 0
+    retries: int = 0
+    t_retry: float | None = None
 
 
 class ClientUsage(msgspec.Struct, array_like=True):

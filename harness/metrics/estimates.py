@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import ceil, sqrt
+from math import ceil, isfinite, sqrt
 from statistics import median
 
 import numpy as np
@@ -201,12 +201,14 @@ def distribution(sample: Sample, found: Mapping[str, Estimate] | None = None) ->
         return Distribution()
     ends = {name: own_interval(estimate) for name, estimate in (found or {}).items() if not estimate.missing}
     ci = {name: end for name, end in ends.items() if end is not None}
-    few = [f"p{q}" for q in PERCENTILES if missing(q, sample.n)]
+    levels = {name: level if isfinite(level) else None for name, level in sample.levels.items()}
+    few = [f"p{q}" for q in PERCENTILES if missing(q, sample.n) or levels[f"p{q}"] is None]
     return Distribution(
-        mean=sample.mean,
-        **sample.levels,
-        max=float(sample.values.max()),
+        mean=None if sample.censored else sample.mean,
+        **levels,
+        max=None if sample.censored else float(sample.values.max()),
         n=sample.n,
+        censored=sample.censored,
         ci=ci,
         withheld=few,
     )
@@ -245,14 +247,18 @@ def estimates_of(parts: Sequence[Sample], whole: Sample | None = None) -> dict[s
     means = np.array([part.mean for part in parts])
     assumed = ASSUMED_OF_LATENCIES
     by_name = {"mean": Estimate(whole.mean, means, _mean_ends(dependences), assumed=assumed["mean"])}
+    if whole.censored:
+        del by_name["mean"]
     for q, row in zip(PERCENTILES, levels.T, strict=True):
+        if not np.isfinite([*row, whole.levels[f"p{q}"]]).all():
+            continue
         worth = [
             dependence.below(float(level), q / 100)
             for dependence, level in zip(dependences, row, strict=True)
         ]
         short = missing(q, int(median(part.n for part in parts)))
         dependent = median(worth) < needed(q)
-        within = _order_ends(ordered[0], q / 100, parts[0].n, worth[0]) if len(parts) == 1 else None
+        within = _order_ends(ordered[0], q / 100, ordered[0].n, worth[0]) if len(parts) == 1 else None
         if len(parts) == 1 and within is None:
             short = max(short, ceil(bounded(q / 100) * parts[0].n / worth[0]) - parts[0].n)
         name = f"p{q}"
@@ -278,7 +284,7 @@ def _order_ends(ordered: Ordered, share: float, n: int, independent: float) -> E
     if ranks is None:
         return None
     first, last = ordered.at_ranks(ranks)
-    return first, last
+    return (first, last) if isfinite(last) else None
 
 
 def _rates(counts: Sequence[Counts], repeats: Sequence[Group]) -> Estimates:

@@ -14,7 +14,7 @@ import pandas as pd
 from scipy.special import gammaln
 
 from harness.metrics.definitions import prompt_tokens, run_starts, succeeded
-from harness.metrics.percentiles import Ordered
+from harness.metrics.percentiles import Ordered, missing
 from harness.metrics.rates import Machines
 from harness.metrics.samples import Group, in_flight, waiting
 from harness.metrics.stability import (
@@ -340,6 +340,8 @@ def count_notices(group: Group) -> Iterator[Fact]:
         if np.any(unchecked):
             values["factor"] = _apart(tokens[unchecked].sum(), chunks[unchecked].sum())
         yield Fact(kind="inferred", values=values)
+    if np.any(estimated := (good["token_source"] == "estimated").to_numpy()):
+        yield Fact(kind="estimated", values={"share": float(estimated.mean())})
     unread = good["unread_fields"].dropna() if "unread_fields" in good else good["error"].dropna()
     hidden = int(good["hidden_tokens"].sum())
     if len(unread):
@@ -380,6 +382,9 @@ def _connections(group: Group) -> Iterator[Fact]:
     requests = (group.whole or group).requests
     if resent := int((_column(requests, "resent") > 0).sum()):
         yield Fact(kind="resent", values={"resent": resent, "requests": len(requests)})
+    if failed := int(np.nansum(_column(requests, "tolerated"))):
+        yield Fact(kind="tolerated", values={"failed": failed, "requests": len(requests)})
+    yield from _retried(group)
     waits_ms = _column(group.requests, "connecting_s") * MS
     if not group.sample("ttft_ms").size:
         return
@@ -388,6 +393,24 @@ def _connections(group: Group) -> Iterator[Fact]:
     if slow > max(1, len(waits_ms) // 100):
         values: dict[str, Value] = {"slow": slow, "requests": len(waits_ms), "limit_ms": limit_ms}
         yield Fact(kind="slow_connect", values=values | {"most_ms": float(np.nanmax(waits_ms))})
+
+
+def _retried(group: Group) -> Iterator[Fact]:
+    """State that requests were sent again, with TTFT from the first and from the last time."""
+    tries = _column(group.requests, "retries")
+    if not np.nansum(tries):
+        return
+    values: dict[str, Value] = {"retried": int((tries > 0).sum()), "requests": len(tries)}
+    values["tries"] = int(np.nansum(tries))
+    sample = group.sample("ttft_ms")
+    if sample.size:
+        again, sent = (_column(group.good, name)[sample.request] for name in ("t_retry", "t_sent"))
+        last_ms = sample.values - np.nan_to_num(again - sent) * MS
+        for name, ordered in (("", sample.ordered), ("last_", Ordered(last_ms, None, sample.censored))):
+            shown = [50] if missing(99, ordered.n) else [50, 99]
+            levels = zip(shown, ordered.percentiles(shown), strict=True)
+            values |= {f"{name}p{q}_ms": float(level) for q, level in levels if np.isfinite(level)}
+    yield Fact(kind="retried", values=values)
 
 
 def _column(table: pd.DataFrame, name: str) -> npt.NDArray[np.float64]:

@@ -40,12 +40,13 @@ class Ordered:
         n: number of samples, each value counting for its weight.
     """
 
-    def __init__(self, values: Floats, weights: npt.NDArray[np.integer] | None) -> None:
+    def __init__(self, values: Floats, weights: npt.NDArray[np.integer] | None, censored: int = 0) -> None:
         """Sort a sample.
 
         Args:
             values: (S,) one at least.
             weights: (S,) how many samples each value counts for; None: one each.
+            censored: samples above all values, of which no more is known: infinite.
         """
         self._cumulative: npt.NDArray[np.int64] | None = None
         if weights is None or np.all(weights == 1):
@@ -54,10 +55,13 @@ class Ordered:
             order = np.argsort(values)
             self._values, self._cumulative = values[order], np.cumsum(weights[order], dtype=np.int64)
             self.n = int(self._cumulative[-1])
+        self._censored = censored > 0
+        if censored:
+            self._values, self.n = np.append(self._values, np.inf), self.n + censored
 
     def percentiles(self, qs: Sequence[float], *, unbiased: bool = False) -> Floats:
         """Return what `np.percentile` gives for each of `qs`; `unbiased` is its method `median_unbiased`."""
-        if self._cumulative is None:
+        if self._cumulative is None and not self._censored:
             method = "median_unbiased" if unbiased else "linear"
             return np.percentile(self._values, qs, method=method)  # type: ignore[call-overload, no-any-return]
         shares = np.asarray(qs, dtype=np.float64) / 100
@@ -65,7 +69,9 @@ class Ordered:
         position = np.clip(position, 0, self.n - 1)
         below = np.floor(position)
         low, high = self._at(below.astype(np.int64)), self._at(np.ceil(position).astype(np.int64))
-        return low + (high - low) * (position - below)
+        with np.errstate(invalid="ignore"):
+            levels = low + (high - low) * (position - below)
+        return np.where(np.isnan(levels), low, levels)
 
     def at_ranks(self, ranks: Sequence[int]) -> list[float]:
         """Return the values at `ranks`, the smallest being at 1."""
@@ -75,7 +81,7 @@ class Ordered:
         """Return the values at `places`, the smallest being at 0."""
         if self._cumulative is not None:
             places = np.searchsorted(self._cumulative, places, side="right")
-        return self._values[places]
+        return self._values[np.minimum(places, self._values.size - 1)]
 
 
 def ranks(values: Floats) -> Floats:

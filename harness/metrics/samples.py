@@ -113,11 +113,13 @@ class Sample:
         values: (S,) finite, in the metric's unit.
         weights: (S,) how many samples each value counts for; None: one each.
         request: (S,) position of the request that a value is of, below the number of successes.
+        censored: samples of tolerated failures, which count as above all values.
     """
 
     values: npt.NDArray[np.float64]
     weights: npt.NDArray[np.integer] | None
     request: npt.NDArray[np.integer]
+    censored: int = 0
 
     @property
     def size(self) -> int:
@@ -138,7 +140,7 @@ class Sample:
     @cached_property
     def ordered(self) -> Ordered:
         """The samples in ascending order, of which there is one at least."""
-        return Ordered(self.values, self.weights)
+        return Ordered(self.values, self.weights, self.censored)
 
     @cached_property
     def levels(self) -> dict[str, float]:
@@ -185,6 +187,17 @@ class Group:
         tokens = self.good["completion_tokens"].to_numpy(np.int64)
         return tokens - np.bincount(self.gaps.request, self.gaps.tokens, tokens.size).astype(np.int64)
 
+    def _censored(self, metric: str) -> int:
+        """Number of samples that the failures which are tolerated would have."""
+        if "tolerated" not in self.requests or METRICS[metric].by_engine or metric == "submit_lag_ms":
+            return 0
+        failed = self.requests[self.requests["tolerated"].eq(True)]
+        if metric == "session_ms":
+            return int(failed["session"].nunique())
+        if METRICS[metric].sample == "request":
+            return len(failed)
+        return int((failed["output_tokens"] - 1).clip(0).sum())
+
     def sample(self, metric: str) -> Sample:
         """Return the sample of a latency: one value a request, one a gap (`icl_ms`), or one a token
         (`itl_ms`)."""
@@ -197,11 +210,12 @@ class Group:
         if kind == "request":
             values = self.metrics[metric].to_numpy(np.float64)
             has_value = np.isfinite(values)
-            return Sample(values[has_value], None, np.flatnonzero(has_value))
+            return Sample(values[has_value], None, np.flatnonzero(has_value), self._censored(metric))
         if metric == "itl_ms" and self.gaps.one_token:
             return self.sample("icl_ms")
         values = values_of(METRICS[metric], RequestTimes(self.good, self.gaps))
-        return Sample(values, self.gaps.tokens if kind == "token" else None, self.gaps.request)
+        weights = self.gaps.tokens if kind == "token" else None
+        return Sample(values, weights, self.gaps.request, self._censored(metric))
 
 
 def split(

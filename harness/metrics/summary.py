@@ -261,6 +261,7 @@ def _with_sources(summary: OnlineSummary) -> OnlineSummary:
     """Mark latencies of which the moments of tokens are inferred by its notices."""
     kinds = {fact.kind for fact in summary.notices}
     marked = {"itl_ms"} if kinds & {"inferred", "miscounted", "extra_chunk"} else set()
+    marked |= {"itl_ms", "tpot_ms"} if "estimated" in kinds else set()
     if any(fact.kind == "extra_chunk" or "first" in fact.values for fact in summary.notices):
         marked.add("ttft_ms")
     return summary.model_copy(

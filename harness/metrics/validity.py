@@ -59,11 +59,16 @@ def invalid_reasons(group: Group, calibration: Calibration | None = None) -> lis
 def _invalid(group: Group) -> list[Fact]:
     """State what is wrong with the cell whatever the client's ceiling is."""
     everything = (group.whole or group).requests
-    failed = int(everything["error"].notna().sum())
+    has_failed = everything["error"].notna()
+    if "tolerated" in everything:
+        has_failed &= ~everything["tolerated"].eq(True)
+    stopped = int((everything["error"] == "stopped").sum())
+    failed = int(has_failed.sum()) - stopped
     if group.metrics.empty:
         unmeasured = group.whole is not None and group.requests.empty
         return [Fact(kind="unmeasured" if unmeasured else "no_success")]
-    failures = Fact(kind="failures", values={"failed": failed, "requests": len(everything)})
+    values: dict[str, Value] = {"failed": failed, "requests": len(everything) - stopped}
+    failures = Fact(kind="failures", values=values | {"stopped": stopped} if stopped else values)
     if isinstance(group.load, Batch):
         return [failures] if failed else []  # its clock runs from the first prompt that may be sent
     late = [Fact(kind="late", values=lag.values) for lag in _lags(group) if lag.judged_ms > lag.limit_ms]

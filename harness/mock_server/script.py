@@ -46,7 +46,7 @@ def write_script(behaviour: Behaviour, max_tokens: int, prompt_tokens: int) -> S
     if behaviour.silent:
         return Script((Step(0.0, b""),), "stalled", 200, False)
     if behaviour.status != 200:
-        return refusal(behaviour.status)
+        return refusal(behaviour.status, behaviour.retry_after)
     if behaviour.drop_ms is not None:
         return Script((Step(0.0, b""), Step(behaviour.drop_ms / 1e3, b"")), "cut", 200, True)
     events, outcome = _events(behaviour, max_tokens, prompt_tokens)
@@ -77,15 +77,16 @@ def _together(steps: list[Step], count: int) -> list[Step]:
 
 
 @lru_cache(maxsize=64)
-def refusal(status: int) -> Script:
+def refusal(status: int, retry_after: str | None = None) -> Script:
     """An answer that is only a status and a JSON error."""
     phrase = HTTPStatus(status).phrase
-    return plain(status, {"error": {"message": phrase, "type": phrase, "code": status}})
+    return plain(status, {"error": {"message": phrase, "type": phrase, "code": status}}, retry_after)
 
 
-def plain(status: int, body: dict[str, Any]) -> Script:
+def plain(status: int, body: dict[str, Any], retry_after: str | None = None) -> Script:
     """An answer of one JSON object."""
-    return _whole(status, "application/json", msgspec.json.encode(body))
+    again = "" if retry_after is None else f"\r\nRetry-After: {retry_after}"
+    return _whole(status, f"application/json{again}", msgspec.json.encode(body))
 
 
 def page(text: str) -> Script:
@@ -312,6 +313,7 @@ class Behaviour(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     framing: Literal["chunked", "length", "close"] = "chunked"
     end_delay_ms: float = 0.0  # between the last chunk and the end of the response
     status: int = 200
+    retry_after: str | None = None  # header of such an answer
     content_type: str = "text/event-stream"
     error_after: int | None = None  # after this many chunks an error object inside the stream
     half_event_after: int | None = None  # half an event, then a proper end

@@ -15,7 +15,7 @@ from harness.errors import EngineError, UsageError
 from harness.models.text_tokens import ChatTemplate, load_tokenizer
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.setting_types import RUNNING_SERVER
-from harness.schema.settings import CommonSettings
+from harness.schema.settings import UNKNOWN_CONTEXT, CommonSettings
 from rosemodels.store import RANDOM
 
 _HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
@@ -195,10 +195,7 @@ def _context(
     """Vocabulary and context of the model, or of the server of which only the settings speak."""
     max_model_len = settings.max_model_len
     if model is None:
-        context = max_model_len or reported_context
-        if context is None:
-            raise UsageError("the running server does not report its context", "give --max-model-len")
-        return settings.vocab_size, context
+        return settings.vocab_size, max_model_len or reported_context or UNKNOWN_CONTEXT
     if max_model_len is not None and max_model_len > model.max_model_len:
         raise UsageError(
             f"--max-model-len {max_model_len} is above the model's {model.max_model_len}",

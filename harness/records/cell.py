@@ -53,10 +53,10 @@ class Answers:
         """Seconds to the end of the last answer."""
         return pc.max(self.requests["t_end"]).as_py() or 0.0
 
-    @property
-    def failed(self) -> bool:
-        """True if a request failed."""
-        return bool(self.requests["error"].null_count < len(self.requests))
+    def failed(self, most: float) -> bool:
+        """True if more than a share `most` of the requests failed."""
+        failed: int = len(self.requests) - self.requests["error"].null_count
+        return failed > most * len(self.requests)
 
     @property
     def answered(self) -> int:
@@ -163,6 +163,8 @@ def read_responses(
             "connection_reused": raw.reused,
             "connecting_s": None if raw.connecting_s is None else round(raw.connecting_s, NS_DIGITS),
             "resent": raw.resent,
+            "retries": raw.retries,
+            "t_retry": raw.t_retry,
             "late_s": None if raw.late_s is None else round(raw.late_s, NS_DIGITS),
         }
         rows.append({n: since_start(value) if n.startswith("t_") else value for n, value in row.items()})

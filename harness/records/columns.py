@@ -29,7 +29,10 @@ REQUESTS = pa.schema(
         ("completion_tokens", pa.int32()),  # that were sent, counted from the stream
         ("prompt_tokens", pa.int32()),  # as the server reports them, null if it does not
         ("chunks", pa.int32()),  # chunks that carry tokens
-        ("token_source", pa.string()),  # token_ids | continuous_usage | final_usage | inferred | null
+        (
+            "token_source",
+            pa.string(),
+        ),  # token_ids | continuous_usage | final_usage | inferred | estimated | null
         ("status", pa.int32()),  # HTTP status, null without one
         ("error", pa.string()),  # kind, null on success
         ("error_detail", pa.string()),
@@ -57,6 +60,9 @@ REQUESTS = pa.schema(
             pa.int32(),
         ),  # that the model's tokenizer finds in the text, null where it is not known
         ("other_models", pa.string()),  # that its chunks name instead of the one asked for, else null
+        ("retries", pa.int32()),  # how often it was sent again after a failure that may pass; null: unknown
+        ("t_retry", pa.float64()),  # when it was sent the last time, null where that was the first
+        ("tolerated", pa.bool_()),  # it failed, and its cell has no more failures than are tolerated
         ("unread_fields", pa.string()),  # of deltas, with text that was not read, else null
         ("session", pa.int32()),  # its number in the load, null for a request of none
         ("turn", pa.int32()),  # from 0 within the session

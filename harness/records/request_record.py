@@ -171,7 +171,8 @@ def _judge(
         counted, most = stream.prompt_tokens, prompt_tokens + BEGIN_TOKENS
         if not prompt_tokens <= counted <= most:
             return "prompt_mismatch", f"a prompt of {prompt_tokens} tokens was sent, {counted} were counted"
-    if exact_tokens is not None and (total := count.total + count.hidden) != exact_tokens:
+    is_known = count.source != "estimated"
+    if exact_tokens is not None and is_known and (total := count.total + count.hidden) != exact_tokens:
         return "wrong_length", f"{total} tokens, {exact_tokens} asked for"
     if exact_tokens is None and stream.finish_reason is None:  # nothing else says that it is whole
         return "truncated", "the stream ended without a finish_reason"

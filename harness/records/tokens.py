@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from harness.records.stream import Stream, StreamChunk
 
-TokenSource = Literal["token_ids", "continuous_usage", "final_usage", "inferred"]
+TokenSource = Literal["token_ids", "continuous_usage", "final_usage", "inferred", "estimated"]
 
 #: A chunk with text carries at least one token, but for so many: text that was held back comes at the end.
 FLUSHED_CHUNKS = 1
@@ -70,7 +70,8 @@ class TokenCount:
 def count_tokens(
     stream: Stream, tokens_of: Callable[[str], int] | None = None, t_sent: float | None = None
 ) -> TokenCount:
-    """Count by token ids, else by usage in every chunk, else by the final usage, over the chunks with text.
+    """Count by token ids, else by usage in every chunk, else by the final usage, over the chunks with text;
+    where there is none of these, by the model's tokenizer.
 
     A chunk with text and without a count of its own, beside chunks that have one, is no token. The final
     usage is exact where it has one token for each chunk with text, and `inferred` where it has to be
@@ -78,12 +79,13 @@ def count_tokens(
     with its text.
 
     Args:
-        tokens_of: Tokens of a text by the model's tokenizer; checks every count that has no token ids.
+        tokens_of: Tokens of a text by the model's tokenizer; checks every count that has no token ids, and
+            estimates it where there is none.
         t_sent: When the request was sent; tells an answer that came at once from one that was generated fast.
     """
     chunks = stream.chunks
     source: TokenSource
-    tokens_of = None if stream.calls_tools else tokens_of
+    text_tokens_of, tokens_of = tokens_of, None if stream.calls_tools else tokens_of
     hidden = _hidden(stream, tokens_of)
     claimed = None if stream.completion_tokens is None else stream.completion_tokens - hidden
     text = _text_of_tokens(stream, claimed)
@@ -94,12 +96,15 @@ def count_tokens(
         source, counts = "continuous_usage", steps
     else:
         total = claimed if claimed is not None else sum(ids)
+        if is_estimated := claimed is None and not total and bool(stream.text) and text_tokens_of is not None:
+            total = text_tokens_of("".join(stream.text))
         if not total:
             return TokenCount(None, [], 0, hidden=hidden)
         if (end := _end_token(stream, text, total)) is not None:
             text[end] = 1
         holders = [i for i, length in enumerate(text) if length]
         source = "final_usage" if total == len(holders) else "inferred"
+        source = "estimated" if is_estimated else source
         if len(holders) == total + FLUSHED_CHUNKS and total > 1:
             text[holders[-2]] = 0
         counts = distribute(total, text)
@@ -109,7 +114,7 @@ def count_tokens(
         counts[last] = 1
     events = [(chunk.t, tokens) for chunk, tokens in zip(chunks, counts, strict=True) if tokens > 0]
     problem, text_tokens = None, None
-    if source != "token_ids":
+    if source not in ("token_ids", "estimated"):
         problem, text_tokens = _compare(stream, text, counts, tokens_of)
     return TokenCount(source, join_near(events, t_sent), sum(counts), problem, hidden, text_tokens)
 

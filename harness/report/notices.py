@@ -30,6 +30,7 @@ from harness.schema.fairness import PROMPTS_AGAIN, LedgerRow
 from harness.schema.load import load_text
 from harness.schema.run_info import LaunchRecord
 from harness.schema.setting_types import RUNNING_SERVER
+from harness.schema.settings import UNKNOWN_CONTEXT
 from harness.telemetry.revision import DIRTY
 
 #: Repeats, and starts of a server in a search, from which on their spread is known well enough.
@@ -65,7 +66,8 @@ def facts_of(run: Run) -> list[Fact]:
     if not run.has_results:
         return stated
     of_cells = [_with_first_failure(run, fact) for cell in run.pooled for fact in cell.invalid_reasons]
-    of_cells += [fact for cell in run.pooled for fact in cell.notices]
+    of_cells += [_with_first_failure(run, fact) for cell in run.pooled for fact in cell.notices]
+    of_cells = [_with_error(run, fact) for fact in of_cells]
     stated += [*_alike_in_all_cells(of_cells), *_interrupted(run), *_few_repeats(run)]
     if run.is_batch:
         return [*stated, Fact.of("answers_unchecked", offline=True)]
@@ -140,7 +142,7 @@ def _alike_in_all_cells(facts: list[Fact]) -> list[Fact]:
 
 def _with_first_failure(run: Run, fact: Fact) -> Fact:
     """Add to failures the error of the first request that failed, and what to do about it."""
-    if fact.kind not in ("failures", "no_success"):
+    if fact.kind not in ("failures", "no_success", "tolerated"):
         return fact
     for group in run.groups:
         if (group.label, group.load) != (fact.scope.engine, fact.scope.load):
@@ -152,6 +154,18 @@ def _with_first_failure(run: Run, fact: Fact) -> Fact:
             texts = [text for text in (first["error_detail"], hint) if isinstance(text, str)]
             text = f"{first['error']} ({'; '.join(texts)})" if texts else str(first["error"])
             return fact.model_copy(update={"values": fact.values | {"first": text}})
+    return fact
+
+
+def _with_error(run: Run, fact: Fact) -> Fact:
+    """Add to an estimate of tokens by how much the same tokenizer is wrong where a server counts them."""
+    if fact.kind != "estimated":
+        return fact
+    for group in run.groups:
+        good = group.good[group.good["text_tokens"].notna()]
+        if len(good):
+            off = abs(float(good["text_tokens"].sum() / good["completion_tokens"].sum()) - 1)
+            return fact.model_copy(update={"values": fact.values | {"off": off, "checked": group.label}})
     return fact
 
 
@@ -255,6 +269,8 @@ def _unfair(run: Run) -> Iterator[Fact]:
         if isinstance(listed := launch.settings.get("lists_instead"), list):
             model, names = str(launch.settings["model"]), few(list(map(str, listed)))
             yield Fact.of("unlisted_model", launch.label, model=model, listed=names)
+        if settings.max_model_len == UNKNOWN_CONTEXT and "context" not in launch.facts:
+            yield Fact.of("unknown_context", launch.label)
     if not run.meta.environment.get("calibration"):
         option = {} if settings.calibrate else {"option": "--no-calibrate"}
         yield Fact.of("uncalibrated", **option)

@@ -73,7 +73,8 @@ WORDING: dict[FactKind, Wording] = {
     ),
     "failures": Wording(
         "invalid", "cells", "invalid cells", "Requests to {engines} failed.",
-        "{failed} of {requests} requests failed", {"first": "; the first: {first}"},
+        "{failed} of {requests} requests failed",
+        {"first": "; the first: {first}", "stopped": "; {stopped} more were not sent"},
         hint="The cells are shown, marked as invalid, and not compared.",
     ),
     "late": Wording(
@@ -244,6 +245,11 @@ WORDING: dict[FactKind, Wording] = {
         "the server counts {counted} tokens, the model's tokenizer finds {found} in its text: N, tok/s and "
         "TPOT may be wrong by a factor of {factor}",
     ),
+    "estimated": Wording(
+        "warning", "answers", "tokens estimated", "Tokens of {engines} are estimated.",
+        "in {share} of the answers the server counts none: N, tok/s, TPOT and ITL are by the tokenizer",
+        {"checked": ", which finds {off} too many or too few in the text of {checked}"},
+    ),
     "unread_fields": Wording(
         "warning", "answers", "unread text", "Text of {engines} was not read.",
         "in {share} of the answers there is text in {fields}: TTFT may be too long, and TPOT wrong",
@@ -257,6 +263,23 @@ WORDING: dict[FactKind, Wording] = {
         "warning", "other", "requests sent again", "{engines} dropped requests unanswered.",
         "{resent} of {requests} requests were sent again, as their connection was closed",
         hint="They count as answered, and their times begin when they were first sent.",
+    ),
+    "tolerated": Wording(
+        "warning", "other", "failed requests", "Requests to {engines} failed, within what is tolerated.",
+        "{failed} of {requests} requests failed", {"first": "; the first: {first}"},
+        hint="Each counts as slower than all others: percentiles among them have no value, and latencies "
+        "neither a mean nor a maximum. Rates count successes.",
+    ),
+    "retried": Wording(
+        "warning", "other", "retried requests", "Requests to {engines} were sent again after failures.",
+        "{retried} of {requests} requests, {tries} times in all",
+        {
+            "p50_ms": "; TTFT p50 is {p50_ms} ms from the first time",
+            "last_p50_ms": " and {last_p50_ms} ms from the last",
+            "p99_ms": ", p99 {p99_ms} ms",
+            "last_p99_ms": " and {last_p99_ms} ms",
+        },
+        hint="TTFT and E2E begin when a request was first sent, so the pauses are in them.",
     ),
     "slow_connect": Wording(
         "warning", "other", "slow connections", "Connections to {engines} were slow to open.",
@@ -340,6 +363,11 @@ WORDING: dict[FactKind, Wording] = {
         "note", "other", "more notices", "Answers of {engines} have a chunk more than tokens.",
         "in {share} of the answers; if their first chunk is no token, TTFT p50 is {ttft_high_ms} and not "
         "{ttft_ms} ms",
+    ),
+    "unknown_context": Wording(
+        "note", "other", "more notices", "The context of {engines} is not known.",
+        "requests have the lengths asked for, and those that do not fit fail",
+        hint="--max-model-len leaves longer ones out.",
     ),
     "named_otherwise": Wording(
         "note", "other", "more notices", "{engines} names its model otherwise than it was asked for.",
@@ -502,6 +530,8 @@ def _number_text(name: str, value: float) -> str:
     """Write a number as the name of its value asks for: a share as a percentage, others by their digits."""
     if name in ("share", "possible", "effect"):
         return f"{100 * value:.0f} %"
+    if name == "off":
+        return f"{100 * value:.1f} %"
     if name in ("cores", "most"):
         return f"{value:.2g}"
     if name in ("lag_ms", "limit_ms"):

@@ -227,7 +227,7 @@ class CellRunner:
         More requests do not make a cell valid in which one failed, and may do harm.
         """
         settings, load, answers = self.session.resolved.settings, cell.load, sent.load.answers
-        if answers.failed or load.in_flight is None:
+        if answers.failed(settings.max_error_rate) or load.in_flight is None:
             return None
         minimum_s = settings.cell_s if settings.num_prompts is None else settings.measured_s
         needed, lasts = self._clients_needed(cell, sent.records), answers.lasted_s >= minimum_s
@@ -292,7 +292,8 @@ class CellRunner:
         """Client processes that would do for a cell, of those that may be taken; 0 where its own did, or
         requests failed."""
         most, calibration = self.run.info.most_clients, self.run.calibration
-        if most is None or calibration is None or records.requests["error"].notna().any():
+        failed = records.requests["error"].notna() & ~records.requests["tolerated"]
+        if most is None or calibration is None or failed.any():
             return 0
         return min(most, clients_needed(records.requests, cell.load, calibration))
 
@@ -310,7 +311,11 @@ class CellRunner:
             self.session.server.target, known_series(before, self.session.series), settings.metrics_interval
         )
         with testbed.watch(self.session.server) as watch, server:
-            load = testbed.send(*self.session.plan(requests, cell.load), clients, progress, MEASURED_DELAY_S)
+            plan, reading = self.session.plan(requests, cell.load)
+            if settings.max_error_rate:
+                most_failed = int(settings.max_error_rate * len(requests))
+                plan = msgspec.structs.replace(plan, most_failed=most_failed)
+            load = testbed.send(plan, reading, clients, progress, MEASURED_DELAY_S)
             if lasted_s := load.answers.lasted_s:
                 watch.begin, watch.end = load.answers.t0, load.answers.t0 + lasted_s
         try:
@@ -335,13 +340,13 @@ _HINTS = {
     "http_400": "change the setting that the server names; its context may be shorter than --max-model-len",
     "http_404": "check --endpoint and --served-model",
     "http_422": "the server refuses a field of the request: see its log",
-    "http_429": "the server limits how much it is asked: lower the load, or --warmup 0",
+    "http_429": "the server limits how much it is asked: lower the load, or --retries 5, --warmup 0",
     "wrong_length": "the server ends answers on its own: add --no-ignore-eos",
     "only_reasoning": "raise --output-len, with a trace or a dataset --max-output-len, so that an answer "
     "follows the reasoning",
     "prompt_mismatch": "the server's tokenizer is another one: name it with --tokenizer, or --tokenizer none",
     "no_usage": "the server must send `usage` at the end of the stream (stream_options.include_usage), or "
-    "`token_ids` in every chunk",
+    "`token_ids` in every chunk; else --tokenizer names what counts its tokens",
     "truncated": "the server must end a stream with a finish_reason, or, with --ignore-eos, `data: [DONE]`",
 }
 _STARTED = "check --endpoint, and that `served_name` in the engine's adapter is the name of its model"

@@ -97,7 +97,7 @@ class ServerSession:
         expected = [self._expected(request).wanted(asked_as.ignore_eos) for request in requests]
         most = [request.output_tokens for request in requests]
         return (
-            LoadPlan(target, wire, load.in_flight, timeout_s, deadline_s, batch, memory),
+            LoadPlan(target, wire, load.in_flight, timeout_s, deadline_s, batch, memory, settings.retries),
             Reading(expected, asked_as.tokenizer, answered(requests), most, self.fields),
         )
 
@@ -116,6 +116,10 @@ class ServerSession:
             for request, before in zip(requests, reusable.tolist(), strict=True)
         ]
         records = cell_records(answers, expected, cell.identity)
+        has_failed = records.requests["error"].notna()
+        records.requests["tolerated"] = has_failed & (
+            not answers.failed(self.resolved.settings.max_error_rate)
+        )
         details = records.requests["error_detail"]
         records.requests["error_detail"] = details.map(visible, na_action="ignore")
         return records

@@ -25,8 +25,8 @@ KINDS: dict[str, tuple[str, ...]] = {
     "unmeasured": (),
     # No request succeeded; `first` is the error of the first one.
     "no_success": ("first",),
-    # Some requests failed; `first` is the error of the first one.
-    "failures": ("failed", "requests", "first"),
+    # Some requests failed; `first` is the error of the first one, `stopped` were not sent any more.
+    "failures": ("failed", "requests", "first", "stopped"),
     # The client, or the node `node`, sent requests late; older results have `opening`.
     "late": ("node", "statistic", "late", "requests", "lag_ms", "limit_ms", "opening"),
     # A client process took more `unit` a second than half of what it can; `clients` would do.
@@ -63,6 +63,9 @@ KINDS: dict[str, tuple[str, ...]] = {
     "repeats_differ": ("metric", "low", "high"),
     # Tokens of a share of the answers were not counted one by one; the count may be wrong by `factor`.
     "inferred": ("share", "factor"),
+    # Tokens of a share of the answers are those that the tokenizer finds, as the server reports none; of
+    # `checked`, which does, it finds `off` too many or few.
+    "estimated": ("share", "off", "checked"),
     # By the model's tokenizer the text has `found` tokens and not `counted`: `factor` times as many or few.
     "miscounted": ("counted", "found", "factor"),
     # A share of the answers has a chunk with text more than tokens: TTFT p50 may be up to `ttft_high_ms`.
@@ -77,6 +80,11 @@ KINDS: dict[str, tuple[str, ...]] = {
     "impossible_times": ("share",),
     # The server closed the connection of `resent` requests unanswered, and they were sent again.
     "resent": ("resent", "requests"),
+    # Requests failed, no more than are tolerated: each counts as slower than all others.
+    "tolerated": ("failed", "requests", "first"),
+    # Requests were sent again after a failure that may pass, `tries` times in all; TTFT from the first time
+    # on, and from the last.
+    "retried": ("retried", "requests", "tries", "p50_ms", "last_p50_ms", "p99_ms", "last_p99_ms"),
     # New connections took long to open.
     "slow_connect": ("slow", "requests", "most_ms", "limit_ms"),
     # Neither the server nor a tokenizer counts prompt tokens.
@@ -145,6 +153,8 @@ KINDS: dict[str, tuple[str, ...]] = {
     "answers_unchecked": ("option", "offline"),
     # A server does not list `model`, it lists `listed`.
     "unlisted_model": ("model", "listed"),
+    # A running server does not report its context, and nobody else does.
+    "unknown_context": (),
     # A setting differs between engines; `ample`: a limit that no engine reaches.
     "unequal_setting": ("setting", "reported", "ample"),
     # The client was not calibrated; `option` asked for that.

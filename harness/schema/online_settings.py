@@ -34,6 +34,7 @@ from harness.schema.setting_types import (
     Concurrency,
     Headers,
     Lengths,
+    Part,
     RampSetting,
     Rates,
     Resources,
@@ -235,6 +236,13 @@ class LoadGroup(Group):
         gt=0,
         description="longest time from a request to the end of its answer, however slowly it comes",
     )
+    retries: int = Field(
+        0,
+        ge=0,
+        le=100,
+        description="how often a request is sent again that met a limit, an overloaded server or none (429, "
+        "408, 5xx), after pauses of as long as Retry-After says at least",
+    )
     max_memory: float | None = Field(
         None,
         gt=0,
@@ -338,6 +346,12 @@ class ValidityGroup(Group):
         None,
         description="service level for goodput: ttft_ms=200,tpot_ms=50 or ttft_p99<=200ms,tpot_p99<=50ms",
         examples=["'ttft_p99<=200ms,tpot_p99<=50ms'"],
+    )
+    max_error_rate: Part = Field(
+        0.0,
+        description="share of a cell's requests that may fail, such as 2%; each counts as slower than all "
+        "others. With more the cell is invalid and stops",
+        json_schema_extra={"metavar": "PERCENT", "shown": "0"},
     )
     clients: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
         "auto",

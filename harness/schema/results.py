@@ -19,6 +19,10 @@ from harness.schema.search import SearchResults
 from harness.schema.tune import TuneResults
 
 
+def _is_zero(value: int) -> bool:
+    return not value
+
+
 class Distribution(Strict):
     """One metric of one summary: milliseconds, numpy's linear percentiles. All None when n is 0."""
 
@@ -29,8 +33,16 @@ class Distribution(Strict):
     p99: float | None = None
     max: float | None = None
     n: int = 0
+    censored: int = Field(
+        0,
+        description="samples of failed requests that are tolerated, which count as above every other; then "
+        "there is neither mean nor maximum",
+        exclude_if=_is_zero,
+    )
     ci: dict[str, tuple[float, float]] = Field({}, description="95 % interval by statistic name")
-    withheld: list[str] = Field([], description="percentiles of too few samples, which tables do not show")
+    withheld: list[str] = Field(
+        [], description="percentiles of too few samples, or among failed requests, which tables do not show"
+    )
     source: Source = "measured"
 
 

@@ -58,6 +58,10 @@ def _share(value: object) -> object:
 Share = Annotated[float, BeforeValidator(_share), Field(gt=0, le=10)]
 
 
+#: A part of all: `5%` or 0.05.
+Part = Annotated[float, BeforeValidator(_share), Field(ge=0, lt=1)]
+
+
 class EngineRef(Strict):
     """An engine and one of its variants: `NAME` or `NAME@VARIANT`.
 

@@ -20,6 +20,8 @@ OUTPUT = "Settings file, output and progress"
 SHORT_CELL_S = 10.0
 #: Most seconds that a cell can be asked to last: four weeks.
 LONGEST_S = 28 * 86_400.0
+#: Tokens of a context that nobody reports: requests are as long as asked for.
+UNKNOWN_CONTEXT = 1 << 20
 
 
 class Group(Strict):

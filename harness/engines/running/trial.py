@@ -22,6 +22,8 @@ from harness.workload import PlannedRequest
 
 #: An answer that may mean that a field is not wanted.
 _REFUSED = (400, 422, 500, 501)
+#: A limit on how much may be asked, or too much to do.
+_OVERLOADED = (429, 503, 529)
 #: How often a request goes that breaks or fails with 500.
 TRIES = 3
 #: Seconds until a request goes again that met a limit on how much may be asked, which is often one a minute.
@@ -138,7 +140,7 @@ class Trial:
                 raise refusal(self.target, f"POST {self._path(accepted)}", status, body)
             counted = _read(body).prompt_tokens
             if counted is None:
-                return replace(accepted, lengths=Lengths(exact=False))
+                return replace(accepted, lengths=Lengths(exact=accepted.tokenizer is not None))
             counts.append(encoder.input_tokens(planned) or words if accepted.tokenizer else words)
             server_counts.append(counted)
         each = (server_counts[1] - server_counts[0]) / (counts[1] - counts[0])
@@ -160,8 +162,8 @@ class Trial:
         return endpoint_target(self.target, accepted.endpoint).path
 
     def _ask(self, accepted: RequestSettings, planned: PlannedRequest) -> tuple[int, str]:
-        """Status and body; of another try where the connection breaks or the status is 500 or 429, which may
-        say nothing of the request."""
+        """Status and body; of another try where the connection breaks, the server has too much to do or the
+        status is 500, which may say nothing of the request."""
         target = endpoint_target(self.target, accepted.endpoint)
         body = self.encoder_of(accepted)(planned).decode()
         pauses, more = iter(PAUSES_S), TRIES
@@ -173,7 +175,7 @@ class Trial:
                 if more > 0 and isinstance(error, (http.client.HTTPException, ConnectionError)):
                     continue
                 raise no_answer(self.target, error) from None
-            pause = next(pauses, None) if status == 429 else None
+            pause = next(pauses, None) if status in _OVERLOADED else None
             if pause is not None:
                 time.sleep(pause)
             elif status != 500 or more <= 0:

@@ -227,9 +227,12 @@ def _why_dashes(columns: Sequence[Column]) -> list[str]:
 def _why_withheld(summary: OnlineSummary, metric: str, statistic: str) -> str:
     if not METRICS[metric].is_latency:
         return "no request succeeded"
-    n = summary.latency(metric).n
+    latency = summary.latency(metric)
+    n = latency.n
     if not n:
         return "no sample"
+    if latency.censored and not missing(float(statistic[1:]), n):
+        return f"{statistic} is among the requests that failed"
     return f"{statistic} is withheld, it needs {missing(float(statistic[1:]), n)} more samples"
 
 

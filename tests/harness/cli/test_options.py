@@ -29,7 +29,7 @@ VLLM = EngineRef(name="vllm")
 PLAIN = """
 model=random:gpt2 device=cpu dtype=fp32 max_model_len=512 vocab_size=100 seed=7 repeats=3 interleave=no
 warmup=5 cpu_threads=4 tensor_parallel_size=2 data_parallel_size=3 max_running_requests=512
-prefix_cache=yes figures=no gpu_memory_utilization=default ignore_eos=no settle=1.5 min_duration=30
+retries=3 max_error_rate=0.02 prefix_cache=yes figures=no gpu_memory_utilization=default ignore_eos=no settle=1.5 min_duration=30
 profile=both profile_only=yes base_url=http://127.0.0.1:9 response_format_share=0.5 tokenizer=none
 endpoint=chat wait_ready=5 api_key_env=KEY accuracy=no trace=some.csv fit=scale max_output_len=9 n=12
 mixture=clients dataset=jsonl:x turns=live rounds=12 max_think_s=2.5 clients=2 steady_state=yes aa=yes

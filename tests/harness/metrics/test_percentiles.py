@@ -71,3 +71,17 @@ def test_how_many_samples_a_percentile_needs(q, n):
 def test_equal_values_share_their_mean_rank(n: int, distinct: int) -> None:
     values = np.random.default_rng(n + distinct).integers(0, distinct, n).astype(np.float64)
     assert np.array_equal(ranks(values), pd.Series(values).rank().to_numpy())
+
+
+@given(st.integers(2, 40), st.integers(1, 40), st.booleans())
+def test_failures_are_above_every_value(count: int, failed: int, weighted: bool) -> None:
+    """As if each had taken a time beyond all others."""
+    values = np.arange(1.0, count + 1)
+    weights = np.ones(count, np.int64) * (2 if weighted else 1)
+    ordered = Ordered(values, weights, failed)
+    levels = ordered.percentiles([10, 50, 90, 99])
+    beyond = np.append(np.repeat(values, weights), np.full(failed, 1e9))
+    expected = np.percentile(beyond, [10, 50, 90, 99])
+    np.testing.assert_allclose(levels[expected <= count], expected[expected <= count])
+    assert np.all(np.isinf(levels[expected > count]))
+    assert ordered.n == beyond.size and ordered.at_ranks([beyond.size]) == [np.inf]

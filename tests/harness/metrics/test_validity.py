@@ -202,3 +202,40 @@ def test_how_many_processes_would_do(
     assert [s.clients_needed for s in summarize(*sent(load, *requests), calibration=known)] == [
         needed or None
     ] * 2
+
+
+def failing(tolerated: bool | None) -> Tables:
+    """Two engines of 100 requests; every tenth of `b` fails, and its others are faster."""
+    return build(
+        [
+            {
+                "cell": place,
+                "label": label,
+                "t_sched": t,
+                "t_sent": t,
+                "chunks": [(t + ttft, 1), (t + ttft + 0.01, 1)],
+                **({"error": "http_429", "tolerated": tolerated} if place and t % 10 == 0 else {}),
+            }
+            for place, (label, ttft) in enumerate((("a", 0.2), ("b", 0.1)))
+            for t in range(100)
+        ]
+    )
+
+
+def test_a_server_that_fails_never_looks_faster() -> None:
+    a, _, b, _ = summarize(*failing(tolerated=True))
+    assert a.valid and b.valid and b.num_error == 10
+    assert (b.ttft_ms.p50, b.ttft_ms.p90) == (pytest.approx(100), None)
+    assert (b.ttft_ms.p99, b.ttft_ms.mean, b.ttft_ms.max, b.ttft_ms.censored) == (None, None, None, 10)
+    assert {"p90", "p95", "p99"} <= set(b.ttft_ms.withheld) and "p50" not in b.ttft_ms.withheld
+    assert [fact.values["failed"] for fact in b.notices if fact.kind == "tolerated"] == [10]
+    pairs = {(pair.metric, pair.statistic) for pair in compare(*failing(tolerated=True))}
+    assert ("ttft_ms", "p50") in pairs and ("ttft_ms", "p99") not in pairs
+    assert a.submit_lag_ms.censored == b.submit_lag_ms.censored == 0
+
+
+@pytest.mark.parametrize("tolerated", [False, None])
+def test_more_failures_than_are_tolerated_make_a_cell_invalid(tolerated: bool | None) -> None:
+    *_, b, _ = summarize(*failing(tolerated))
+    assert [(fact.kind, fact.values["failed"]) for fact in b.invalid_reasons] == [("failures", 10)]
+    assert b.ttft_ms.p99 == pytest.approx(100) and not b.ttft_ms.censored

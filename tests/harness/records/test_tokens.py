@@ -51,6 +51,18 @@ def test_every_token_has_the_time_at_which_its_text_was_sent(behaviour: dict[str
     assert record.token_source == source
 
 
+@pytest.mark.parametrize("per_token", [1, 2])
+def test_without_a_count_the_tokenizer_estimates_one(per_token: int) -> None:
+    """Also of another number than asked for; without a tokenizer nothing is known."""
+    uncounted = {"token_ids": False, "usage": "none"}
+    record = answer(tokens_of=lambda text: per_token * TOKENS, **uncounted)
+    assert (record.error, record.token_source) == (None, "estimated")
+    assert record.completion_tokens == sum(tokens for _, tokens in record.chunks) == per_token * TOKENS
+    assert [t for t, _ in record.chunks] == [t for t, _ in SENT]
+    assert record.text_tokens is None
+    assert answer(**uncounted).error == "no_usage"
+
+
 def test_a_token_before_its_text_is_seen_only_by_its_id() -> None:
     assert answer(held_back=True).chunks == SENT
     dealt = answer(held_back=True, token_ids=False)
