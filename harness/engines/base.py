@@ -49,14 +49,24 @@ NO_PENALTY: dict[str, object] = {"repetition_penalty": 1.0}
 EVERY_TOKEN: dict[str, object] = {"top_p": 1.0, "top_k": -1}
 
 COMPLETIONS = "/v1/completions"
-CHAT = "/chat/completions"
+PATHS: dict[Endpoint, str] = {
+    "chat": "/chat/completions",
+    "responses": "/responses",
+    "messages": "/messages",
+    "completions": "/completions",
+}
+#: Endpoints whose streams have events of many types: the field with the most tokens of an answer, and others
+#: that every request has. They have no field for an exact length.
+TYPED: dict[Endpoint, tuple[str, dict[str, object]]] = {
+    "responses": ("max_output_tokens", {"store": False}),
+    "messages": ("max_tokens", {}),
+}
 
 
 def endpoint_target(target: Target, endpoint: Endpoint) -> Target:
     """Return the target of requests to `endpoint`, of the server whose completions are at `target`."""
-    if endpoint == "completions":
-        return target
-    return msgspec.structs.replace(target, path=beside(target.path, CHAT))
+    others = tuple(endpoint_target(other, endpoint) for other in target.others)
+    return msgspec.structs.replace(target, path=beside(target.path, PATHS[endpoint]), others=others)
 
 
 def from_environment(option: str, value: Any) -> Any:
@@ -422,12 +432,15 @@ class Engine(ABC):
         Raises:
             EngineError: the model's tokenizer cannot write the prompts, or it has no chat template.
         """
-        with adapter_call(self.display, "extra_body"):
-            extra = self.extra_body(request_settings)
+        limit, common = TYPED.get(request_settings.endpoint, ("", {}))
+        if limit:
+            common = {"stream": True, "temperature": 0, **common}
+        else:
+            with adapter_call(self.display, "extra_body"):
+                common = {**self.common_body(request_settings), **self.extra_body(request_settings)}
         fields = {
             "model": request_settings.served_name,
-            **self.common_body(request_settings),
-            **extra,
+            **common,
             **request_settings.own_fields,
         }
         left_out = request_settings.left_out
@@ -435,13 +448,15 @@ class Engine(ABC):
         return Encoder(
             from_environment("--body", sent),
             self.prompts(request_settings),
-            lambda output_tokens: self.length_fields(request_settings, output_tokens),
+            lambda output_tokens: (
+                {limit: output_tokens} if limit else self.length_fields(request_settings, output_tokens)
+            ),
         )
 
     def prompts(self, request_settings: RequestSettings) -> Prompts:
         """Return the writer of its prompts. Raises EngineError."""
         settings = request_settings
-        if settings.endpoint == "chat" or (settings.tokenizer is None and settings.text):
+        if settings.endpoint != "completions" or (settings.tokenizer is None and settings.text):
             return Words(settings.endpoint, settings.tokenizer, settings.lengths)
         return Texts(settings.tokenizer) if settings.text and settings.tokenizer else TokenIds()
 

@@ -79,7 +79,7 @@ class Words:
     a template adds cannot be left out, and a shorter prompt that was planned is sent as that.
 
     Args:
-        endpoint: A chat gets one message of its user.
+        endpoint: All but completions get messages, or one message of a user.
         model: Folder of the tokenizer, whose template counts in a chat; None: unknown, words are counted.
         lengths: How the server counts.
 
@@ -88,7 +88,7 @@ class Words:
     """
 
     def __init__(self, endpoint: Endpoint, model: Path | None, lengths: Lengths) -> None:
-        self._chat = endpoint == "chat"
+        self._endpoint = endpoint
         self._lengths = lengths
         self._texts: dict[bytes, str] = {}
         self._template = None
@@ -98,9 +98,15 @@ class Words:
             self._word = text_prompts(model).word
 
     def fields(self, request: PlannedRequest) -> dict[str, Any]:
-        if self._chat:
-            return {"messages": self._messages(request)}
-        return {"prompt": self._text(request)}
+        if self._endpoint == "completions":
+            return {"prompt": self._text(request)}
+        messages = self._messages(request)
+        if self._endpoint == "responses":
+            return {"input": messages}
+        system = messages[0]["content"] if messages[0]["role"] == "system" else None
+        if self._endpoint == "messages" and system is not None:
+            return {"system": system, "messages": messages[1:]}
+        return {"messages": messages}
 
     def tokens(self, request: PlannedRequest) -> int | None:
         if not self._lengths.exact:

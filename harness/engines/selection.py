@@ -146,17 +146,21 @@ def address_of(settings: OnlineSettings, label: str | None) -> Address | None:
     """
     if label is None:
         return None
+    url, *others = (part.strip() for part in settings.servers[label].split(","))
     address = Address(
-        settings.servers[label],
+        url,
         settings.of_server(settings.api_key_env, label),
         settings.of_server(settings.served_model, label),
         settings.header,
         settings.ca_cert,
         settings.wait_ready,
         min(settings.timeout_s, settings.deadline_s),
+        settings.endpoint,
+        tuple(others),
     )
-    if settings.endpoint != "chat" and address.names_chats:
-        raise UsageError(f"the address of {label} is that of chats", "add --endpoint chat")
+    named = address.named_endpoint
+    if named not in (None, "completions", settings.endpoint):
+        raise UsageError(f"the address of {label} is that of {named}", f"add --endpoint {named}")
     return address
 
 

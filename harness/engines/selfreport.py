@@ -150,7 +150,7 @@ def end_of_answers(ignore_eos: bool) -> str:
 def _prompts(accepted: RequestSettings) -> str:
     if accepted.endpoint == "completions" and not accepted.text:
         return "token ids"
-    form = "chat" if accepted.endpoint == "chat" else "text"
+    form = "text" if accepted.endpoint == "completions" else "chat"
     if not accepted.lengths.exact:
         return f"{form}, of a length that the server's usage tells"
     if accepted.tokenizer is None:

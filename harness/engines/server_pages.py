@@ -77,18 +77,23 @@ def request(
     timeout_s = min(timeout_s, target.answer_s)
     if target.tls:
         connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-            target.host, target.port, timeout=timeout_s, context=trusting(target.ca_cert)
+            *target.peer, timeout=timeout_s, context=trusting(target.ca_cert)
         )
+        if target.proxy is not None:
+            connection.set_tunnel(target.host, target.port, target.proxy.headers)
     else:
-        connection = http.client.HTTPConnection(target.host, target.port, timeout=timeout_s)
+        connection = http.client.HTTPConnection(*target.peer, timeout=timeout_s)
     connection.connect()
     until = monotonic() + timeout_s
     timer = Timer(timeout_s, _end, [connection.sock])
     timer.start()
-    headers = {**target.headers, **({} if method == "GET" else {"content-type": "application/json"})}
+    headers = {
+        **target.sent_headers,
+        **({} if method == "GET" else {"content-type": "application/json"}),
+    }
     content = b""
     try:
-        connection.request(method, path, None if body is None else body.encode(), headers)
+        connection.request(method, target.url_of(path), None if body is None else body.encode(), headers)
         response = connection.getresponse()
         while 100 <= response.status < 200 and response.status != HTTPStatus.SWITCHING_PROTOCOLS:
             response.headers = None  # type: ignore[assignment]  # so it reads on: it skips only status 100

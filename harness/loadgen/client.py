@@ -7,6 +7,8 @@ import re
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from math import ceil
 from time import monotonic
 
 from harness.loadgen.connection import Connection, Watch
@@ -15,7 +17,10 @@ from harness.loadgen.tcp import ArrivalClock, ReadySet, TcpConnection
 from harness.loadgen.tls import TlsConnection, trusting
 
 #: Text or a token id in an event; the first chunk of a chat has neither, but its role.
-_TOKEN = re.compile(rb'"(?:text|content|reasoning_content|reasoning|arguments)": ?"[^"]|"token_ids": ?\[\d')
+_TOKEN = re.compile(
+    rb'"(?:text|content|reasoning_content|reasoning|arguments|delta|thinking|partial_json)": ?"[^"]'
+    rb'|"token_ids": ?\[\d'
+)
 
 
 def token_times(response: RawResponse) -> Iterator[float]:
@@ -32,7 +37,7 @@ class Client:
     one.
 
     Args:
-        addresses: The target's numeric addresses, tried in this order until one answers.
+        addresses: The numeric addresses of each target, tried in this order until one answers.
         requests: Whole HTTP requests by request index.
         watch: Looks at responses as they come; None in a load that is measured.
 
@@ -45,24 +50,25 @@ class Client:
     def __init__(
         self,
         plan: LoadPlan,
-        addresses: Sequence[str],
+        addresses: Sequence[Sequence[str]],
         requests: dict[int, bytes],
         on_end: Callable[[RawResponse], None],
         watch: Watch | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._target = target = plan.target
-        self._addresses = list(addresses)
-        self._tls = trusting(target.ca_cert) if target.tls else None
+        self._targets = targets = plan.target.all
+        self._addresses = [list(of_target) for of_target in addresses]
+        self._tls = [trusting(target.ca_cert) if target.tls else None for target in targets]
+        self._route = {request.index: request.route for request in plan.requests}
         self._requests = requests
         self._most_bytes = {request.index: request.most_bytes for request in plan.requests}
         self._timeout_s = plan.timeout_s
         self._deadline_s = plan.deadline_s
         self._on_end, self._watch = on_end, watch
-        self._idle: deque[Connection] = deque()
+        self._idle: list[deque[Connection]] = [deque() for _ in targets]
         self._active: set[Connection] = set()
         self._opening: set[asyncio.Task[None]] = set()
-        self._spares_opening = 0
+        self._spares_opening = [0 for _ in targets]
         self._ready = ReadySet(self._loop)
         self._clock = ArrivalClock()
         self.unsent = set(requests)
@@ -77,23 +83,25 @@ class Client:
 
     def send(self, response: RawResponse) -> None:
         """Send the request of `response`, on a connection that is there or on a new one."""
-        while self._idle:
-            connection = self._idle.pop()
+        idle = self._idle[self._route[response.index]]
+        while idle:
+            connection = idle.pop()
             if not connection.closed:
                 self._send(connection, response, fresh=False)
                 return
-        self._open(response)
+        self._open(response, self._route[response.index])
 
     def open_ahead(self, count: int) -> None:
         """Make sure that `count` connections are open or being opened, so that no request waits for one."""
-        for _ in range(count - len(self._idle) - self._spares_opening):
-            self._spares_opening += 1
-            self._open(None)
+        for route, idle in enumerate(self._idle):
+            for _ in range(ceil(count / len(self._idle)) - len(idle) - self._spares_opening[route]):
+                self._spares_opening[route] += 1
+                self._open(None, route)
 
     def close(self) -> None:
         """Close every connection."""
         self._sweeper.cancel()
-        for connection in (*self._idle, *self._active):
+        for connection in (*chain.from_iterable(self._idle), *self._active):
             connection.close()
         self._ready.close()
 
@@ -114,40 +122,41 @@ class Client:
         self._active.discard(connection)
         self.free += connection.reserved
         if not connection.closed:
-            self._idle.append(connection)
+            self._idle[connection.route].append(connection)
         self._on_end(response)
 
     def retry(self, connection: Connection, response: RawResponse) -> None:
         """A reused connection broke before the first byte of the response: send the request again."""
         self._active.discard(connection)
         response.resent += 1
-        self._open(response)
+        self._open(response, connection.route)
 
     def dropped(self, connection: Connection) -> None:
         """The peer closed a connection that was not in use."""
-        if connection in self._idle:
-            self._idle.remove(connection)
+        if connection in (idle := self._idle[connection.route]):
+            idle.remove(connection)
 
-    def _open(self, response: RawResponse | None) -> None:
-        task = self._loop.create_task(self._connect_for(response))
+    def _open(self, response: RawResponse | None, route: int) -> None:
+        task = self._loop.create_task(self._connect_for(response, route))
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
 
-    async def _connect_for(self, response: RawResponse | None) -> None:
+    async def _connect_for(self, response: RawResponse | None, route: int) -> None:
         failure: str | None = None
         begun = monotonic()
         try:
             async with asyncio.timeout(self._timeout_s):
-                connection = await self._connect()
+                connection = await self._connect(route)
+                connection.route = route
         except TimeoutError:
             failure = f"no connection within {self._timeout_s:g} s"
         except OSError as error:
             failure = str(error)
         self.handshake_s = max(monotonic() - begun, 0.9 * self.handshake_s)
         if response is None:
-            self._spares_opening -= 1
+            self._spares_opening[route] -= 1
             if failure is None:
-                self._idle.appendleft(connection)
+                self._idle[route].appendleft(connection)
         elif failure is None:
             if response.t_sent is None:
                 response.connecting_s = monotonic() - begun
@@ -157,24 +166,25 @@ class Client:
             response.error, response.detail, response.t_end = kind, failure, monotonic()
             self._on_end(response)
 
-    async def _connect(self) -> Connection:
-        for position, address in enumerate(self._addresses):
+    async def _connect(self, route: int) -> Connection:
+        addresses = self._addresses[route]
+        for position, address in enumerate(addresses):
             try:
-                connection = await self._connect_to(address)
+                connection = await self._connect_to(address, route)
             except OSError:
-                if position == len(self._addresses) - 1:
+                if position == len(addresses) - 1:
                     raise
             else:
                 if position:
-                    self._addresses.insert(0, self._addresses.pop(position))
+                    addresses.insert(0, addresses.pop(position))
                 return connection
-        raise OSError(f"{self._target.host} has no address")
+        raise OSError(f"{self._targets[route].peer[0]} has no address")
 
-    async def _connect_to(self, address: str) -> Connection:
-        host, port = self._target.host, self._target.port
-        if self._tls is None:
-            return await TcpConnection.open(self, self._ready, self._clock, address, port)
-        return await TlsConnection.open(self, address, port, self._tls, host)
+    async def _connect_to(self, address: str, route: int) -> Connection:
+        target, tls = self._targets[route], self._tls[route]
+        if tls is None:
+            return await TcpConnection.open(self, self._ready, self._clock, address, target.peer[1])
+        return await TlsConnection.open(self, address, target, tls)
 
     def _sweep(self) -> None:
         """End the responses that take too long; correct for a clock that was set."""

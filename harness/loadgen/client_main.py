@@ -28,7 +28,7 @@ import uvloop
 from harness.loadgen.client import Client, token_times
 from harness.loadgen.http import request_bytes, request_head
 from harness.loadgen.live_answers import LiveAnswers
-from harness.loadgen.load_plan import ClientUsage, LoadPlan, RawResponse
+from harness.loadgen.load_plan import ClientUsage, LoadPlan, RawResponse, WireRequest
 from harness.loadgen.pacing import Batches, ClosedLoop, OpenLoop
 from harness.loadgen.response_file import ResponseWriter
 from harness.loadgen.retrying import failed_status, pause_s
@@ -41,18 +41,19 @@ _STDIN, _STDOUT = 0, 1
 
 
 class WorkerPlan(msgspec.Struct, frozen=True):
-    """One client's share of a load. `addresses` are the target's, resolved; `cpu` is the core to stay on."""
+    """One client's share of a load. `addresses` are those of each target, resolved; `cpu` is the core to stay
+    on."""
 
     client: int
     plan: LoadPlan
-    addresses: list[str]
+    addresses: list[list[str]]
     cpu: int | None = None
 
 
 class _Run:
     """One client's running load."""
 
-    def __init__(self, work: WorkerPlan, head: bytes, requests: dict[int, bytes], file: int) -> None:
+    def __init__(self, work: WorkerPlan, heads: list[bytes], file: int) -> None:
         self._client_id = work.client
         self._plan = work.plan
         self._finished = asyncio.Event()
@@ -61,8 +62,13 @@ class _Run:
         self._stopped = False
         self._ttft: deque[float] = deque(maxlen=_WATCHED)
         self._live = LiveAnswers(work.plan.requests)
-        self._head, self._requests = head, requests
-        self._client = Client(work.plan, work.addresses, requests, self._ended)
+        self._heads = heads
+        self._requests = {each.index: self._whole(each, each.body) for each in work.plan.requests}
+        self._of_answers = {each.index: each for each in work.plan.requests if each.answers}
+        self._client = Client(work.plan, work.addresses, self._requests, self._ended)
+
+    def _whole(self, request: WireRequest, body: bytes) -> bytes:
+        return request_bytes(self._heads[request.route], body, request.header)
 
     async def measure(self, t0: float) -> None:
         """Send everything and wait for the last response to end."""
@@ -97,7 +103,7 @@ class _Run:
         if response.error is None and response.t_sent is not None:
             self._ttft.append(next(token_times(response), response.t_sent) - response.t_sent)
         for index, body in self._live.take(response).items():
-            self._requests[index] = request_bytes(self._head, body)
+            self._requests[index] = self._whole(self._of_answers[index], body)
         if not self._stopped:
             self._pacing.ended(response)
         self._client.free -= self._writer.add(response)
@@ -110,6 +116,8 @@ class _Run:
     def _again(self, response: RawResponse) -> None:
         """Send a request that failed once more, as if nothing had come of it but the time."""
         response.retries += 1
+        if response.t_sent is None:  # there was no connection
+            response.t_sent = response.t_sched
         response.segments, response.error, response.detail, response.t_end = [], None, "", None
         self._client.send(response)
 
@@ -150,10 +158,13 @@ def main(plan_file: str, usage_file: str, responses: str) -> int:
         os.sched_setaffinity(0, {work.cpu})
     ask_for_short_slices()
     raise_open_files()
-    head = request_head(work.plan.target)
-    requests = {request.index: request_bytes(head, request.body) for request in work.plan.requests}
+    heads = [request_head(target) for target in work.plan.target.all]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.get_loop()
+
+        async def prepare() -> _Run:
+            return _Run(work, heads, int(responses))
+
+        load = runner.run(prepare())
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -164,7 +175,7 @@ def main(plan_file: str, usage_file: str, responses: str) -> int:
         t0 = float(start)
 
         async def run() -> None:
-            await _Run(work, head, requests, int(responses)).measure(t0)
+            await load.measure(t0)
 
         cpu = time.process_time()
         try:

@@ -46,11 +46,13 @@ class Connection(ABC):
     `TlsConnection`.
 
     While a response arrives, a read costs its stamp, one append and the parser's look at the framing; nothing
-    is decoded. `last_event` is when the request was begun or, later, when the latest bytes arrived.
+    is decoded. `last_event` is when the request was begun or, later, when the latest bytes arrived. `route`
+    is the place of its target among all addresses.
     """
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
+        self.route = 0
         self._end: ResponseEnd
         self._served = 0
         self._fresh = True

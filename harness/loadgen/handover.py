@@ -48,7 +48,7 @@ async def _hand_over(plan: LoadPlan, addresses: Sequence[str], leave_after: int 
         if len(ended) == len(requests) or response.index not in begun:
             over.set()
 
-    client = Client(plan, addresses, requests, end, look)
+    client = Client(plan, [addresses], requests, end, look)
     try:
         for index in others or [holder]:
             client.submit(index, monotonic())

@@ -85,7 +85,7 @@ class HostLoad:
 
     def _start(self) -> None:
         check_limits(list(self._shares.values()))
-        addresses = resolve(next(iter(self._shares.values())).target)
+        addresses = [resolve(target) for target in next(iter(self._shares.values())).target.all]
         if unknown := set(self._cpus or ()) - _usable_cpus():
             raise UsageError(
                 f"this process may not run on CPU {', '.join(map(str, sorted(unknown)))}",
@@ -138,10 +138,11 @@ def resolve(target: Target) -> list[str]:
 
     Raises UsageError for an unknown host.
     """
+    host, port = target.peer
     try:
-        addresses = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise UsageError(f"the host {target.host!r} is unknown: {error}", "check the URL") from None
+        raise UsageError(f"the host {host!r} is unknown: {error}", "check the URL") from None
     return list(dict.fromkeys(str(address[0]) for *_, address in addresses))
 
 

@@ -21,9 +21,13 @@ def request_head(target: Target) -> bytes:
         "Accept": "text/event-stream",
         "Content-Type": "application/json",
     }
-    names = {name.lower() for name in target.headers}
-    headers = {name: value for name, value in defaults.items() if name.lower() not in names} | target.headers
-    lines = [f"POST {target.path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    of_target = target.sent_headers
+    names = {name.lower() for name in of_target}
+    headers = {name: value for name, value in defaults.items() if name.lower() not in names} | of_target
+    lines = [
+        f"POST {target.url_of(target.path)} HTTP/1.1",
+        *(f"{name}: {value}" for name, value in headers.items()),
+    ]
     for line in lines:
         if not line.isprintable() or not line.isascii():
             raise UsageError(
@@ -33,9 +37,10 @@ def request_head(target: Target) -> bytes:
     return "\r\n".join(lines).encode("ascii") + b"\r\n"
 
 
-def request_bytes(head: bytes, body: bytes) -> bytes:
-    """A whole request."""
-    return b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
+def request_bytes(head: bytes, body: bytes, header: str = "") -> bytes:
+    """A whole request, with one more line of its head."""
+    line = f"{header}\r\n".encode("ascii") if header else b""
+    return b"%b%bContent-Length: %d\r\n\r\n%b" % (head, line, len(body), body)
 
 
 class ResponseEnd:

@@ -14,6 +14,7 @@ import msgspec
 
 from harness.loadgen.load_plan import RawResponse, WireRequest
 from harness.loadgen.sse import Content, answer_of, read_events, read_json
+from harness.loadgen.typed_events import as_chunk
 
 #: A control character that no prompt has, as it is in text and as JSON writes it.
 _IN_TEXT = re.compile(r"\x01answer (\d+)\x01")
@@ -49,6 +50,8 @@ class _Event(msgspec.Struct):
 
 
 _events = msgspec.json.Decoder(_Event)
+#: The type of an event of Responses or Messages that has text.
+_TYPED = re.compile(rb'"type": ?"(?:response\.output_text\.delta|content_block)')
 
 
 class _Body:
@@ -73,7 +76,7 @@ def answer_text(response: RawResponse) -> str:
     parts = []
     for _, data in read_events([(0.0, bytes(body.data))], complete=True):
         try:
-            event = read_json(_events, data)
+            event = read_json(_events, as_chunk(data) if _TYPED.search(data) else data)
         except msgspec.MsgspecError:  # the end of the stream, `[DONE]`, is no JSON
             continue
         parts += [

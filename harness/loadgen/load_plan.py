@@ -23,7 +23,8 @@ class WireRequest(msgspec.Struct, frozen=True, array_like=True):
     In an open loop it is not sent before the response to request `after` has ended, well or not. That one
     is earlier in the load, and no other request names it. With `think_s` it has no time of its own, in a
     closed loop too: it is sent so long after that response. The body has a marker for the answer to each of
-    the requests `answers` (`live_answers.py`). The answer has at most `most_tokens`; None: not known.
+    the requests `answers` (`live_answers.py`). The answer has at most `most_tokens`; None: not known. It goes
+    to that of all addresses of the target at `route`, with the line `header` among its headers.
     """
 
     index: int
@@ -33,6 +34,8 @@ class WireRequest(msgspec.Struct, frozen=True, array_like=True):
     think_s: float | None = None
     answers: tuple[int, ...] = ()
     most_tokens: int | None = None
+    route: int = 0
+    header: str = ""
 
     @property
     def most_bytes(self) -> int:
@@ -42,9 +45,18 @@ class WireRequest(msgspec.Struct, frozen=True, array_like=True):
         return min(BASE_BYTES + TOKEN_BYTES * self.most_tokens, MAX_BYTES)
 
 
+class Proxy(msgspec.Struct, frozen=True):
+    """An HTTP proxy, with what it is asked for where it wants a password."""
+
+    host: str
+    port: int
+    headers: dict[str, str] = {}
+
+
 class Target(msgspec.Struct, frozen=True):
-    """Address of a server. `ca_cert` is a PEM file of certificates to trust beside the system's. `answer_s`
-    is how long the answer to a question that is not part of a load may take."""
+    """Address of a server, and the proxy on the way to it; `others` are more addresses of the same server.
+    `ca_cert` is a PEM file of certificates to trust beside the system's. `answer_s` is how long the answer to
+    a question that is not part of a load may take."""
 
     host: str
     port: int
@@ -53,11 +65,32 @@ class Target(msgspec.Struct, frozen=True):
     tls: bool = False
     ca_cert: str | None = None
     answer_s: float = ANSWER_S
+    proxy: Proxy | None = None
+    others: tuple[Target, ...] = ()
+
+    @property
+    def all(self) -> tuple[Target, ...]:
+        """All addresses of the server."""
+        return (self, *self.others)
 
     @property
     def place(self) -> str:
         """`host:port`."""
         return f"{self.host}:{self.port}"
+
+    @property
+    def peer(self) -> tuple[str, int]:
+        """Host and port to connect to."""
+        return (self.host, self.port) if self.proxy is None else (self.proxy.host, self.proxy.port)
+
+    def url_of(self, path: str) -> str:
+        """Return what a request line names: the whole URL where a proxy reads it, else the path."""
+        return path if self.tls or self.proxy is None else f"http://{self.place}{path}"
+
+    @property
+    def sent_headers(self) -> dict[str, str]:
+        """The headers of each request, with those for a proxy that reads them."""
+        return self.headers if self.tls or self.proxy is None else {**self.headers, **self.proxy.headers}
 
 
 class LoadPlan(msgspec.Struct, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from random import Random
 from time import time
@@ -35,7 +36,8 @@ def pause_s(response: RawResponse, plan: LoadPlan) -> float | None:
     meanwhile is not sent again, nor one of which tokens came.
     """
     status = failed_status(response)
-    passing = status in _PASSING if response.error is None else not response.segments
+    broken = response.error in ("connect", "disconnected") and not response.segments
+    passing = broken or (response.error is None and status in _PASSING)
     if not passing or response.retries >= plan.retries or response.t_end is None:
         return None
     most = min(FIRST_S * 2**response.retries, LONGEST_S)
@@ -51,11 +53,8 @@ def _asked_s(response: RawResponse) -> float:
     if (match := _RETRY_AFTER.search(head)) is None:
         return 0.0
     text = match[2].decode("latin-1").strip()
-    try:
+    with suppress(ValueError):
         return float(text) / (1000 if match[1] else 1)
-    except ValueError:
-        pass
-    try:
+    with suppress(ValueError):
         return max(0.0, parsedate_to_datetime(text).timestamp() - time())
-    except ValueError:
-        return 0.0
+    return 0.0

@@ -58,7 +58,8 @@ class Dealing:
     def __init__(self, plan: LoadPlan, clients: int) -> None:
         if not plan.requests:
             raise UsageError("there is nothing to send", "ask for at least one request")
-        request_head(plan.target)
+        for target in plan.target.all:
+            request_head(target)
         if clients < 1:
             raise UsageError(
                 f"{clients} client processes cannot send anything", "ask for --clients 1 or more"

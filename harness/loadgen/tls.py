@@ -9,6 +9,7 @@ from time import monotonic
 from typing import cast
 
 from harness.loadgen.connection import Connection, Owner
+from harness.loadgen.load_plan import Proxy, Target
 
 
 def trusting(ca_cert: str | None) -> ssl.SSLContext:
@@ -20,6 +21,20 @@ def trusting(ca_cert: str | None) -> ssl.SSLContext:
     if ca_cert is not None:
         context.load_verify_locations(ca_cert)
     return context
+
+
+async def _open_tunnel(sock: socket.socket, target: Target, proxy: Proxy) -> None:
+    """Ask a proxy for a connection to the target. Raises OSError if it gives none."""
+    loop = asyncio.get_running_loop()
+    lines = [f"CONNECT {target.place} HTTP/1.1", f"Host: {target.place}"]
+    lines += [f"{name}: {value}" for name, value in proxy.headers.items()]
+    await loop.sock_sendall(sock, "\r\n".join([*lines, "", ""]).encode("ascii"))
+    answer = b""  # the server says nothing before it is spoken to, so all that comes is the proxy's
+    while b"\r\n\r\n" not in answer and (piece := await loop.sock_recv(sock, 4096)):
+        answer += piece
+    status = answer.partition(b"\r\n")[0].decode("latin-1")
+    if not status.partition(" ")[2].startswith("2"):
+        raise OSError(f"the proxy {proxy.host}:{proxy.port} gives no connection: {status[:100]}")
 
 
 class TlsConnection(Connection, asyncio.Protocol):
@@ -34,15 +49,24 @@ class TlsConnection(Connection, asyncio.Protocol):
         cls,
         owner: Owner,
         address: str,
-        port: int,
+        target: Target,
         tls: ssl.SSLContext,
-        host: str,
     ) -> TlsConnection:
-        """Connect to a numeric address and check that its certificate is for `host`. Raises OSError."""
+        """Connect to a numeric address of the target, or through that of its proxy, and check that the
+        certificate is for the target's host. Raises OSError."""
         loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(
-            lambda: cls(owner), address, port, ssl=tls, server_hostname=host
-        )
+        sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+        try:
+            sock.setblocking(False)
+            await loop.sock_connect(sock, (address, target.peer[1]))
+            if target.proxy is not None:
+                await _open_tunnel(sock, target, target.proxy)
+            _, connection = await loop.create_connection(
+                lambda: cls(owner), sock=sock, ssl=tls, server_hostname=target.host
+            )
+        except BaseException:
+            sock.close()
+            raise
         return connection
 
     @property

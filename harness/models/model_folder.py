@@ -167,7 +167,7 @@ def choose_model(
     tokenizer = _tokenizer(settings, folder)
     if folder is None and tokenizer is not None and (of_server := load_tokenizer(tokenizer)) is not None:
         vocab_size = of_server.get_vocab_size()
-    if settings.endpoint == "chat" and folder is not None and set(names) - {RUNNING_SERVER}:
+    if settings.endpoint != "completions" and folder is not None and set(names) - {RUNNING_SERVER}:
         _check_template(folder)
     return ModelChoice(folder, tokenizer, vocab_size, max_model_len)
 

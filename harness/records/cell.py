@@ -55,8 +55,7 @@ class Answers:
 
     def failed(self, most: float) -> bool:
         """True if more than a share `most` of the requests failed."""
-        failed: int = len(self.requests) - self.requests["error"].null_count
-        return failed > most * len(self.requests)
+        return bool(len(self.requests) - self.requests["error"].null_count > most * len(self.requests))
 
     @property
     def answered(self) -> int:

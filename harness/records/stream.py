@@ -1,8 +1,9 @@
 """Content of an OpenAI stream: pieces of text, token ids, usage, the reason to finish, errors.
 
 Understood are /v1/completions and /v1/chat/completions as vLLM, SGLang, roseinfer, llama.cpp and
-transformers send them. Beyond OpenAI's own fields: `choices[0].token_ids` (with `return_token_ids`), `usage`
-in every chunk (with `stream_options.continuous_usage_stats`), and `metrics`, in the last chunk (vLLM with
+transformers send them; /v1/responses and /v1/messages through `typed_events.py`. Beyond OpenAI's own fields:
+`choices[0].token_ids` (with `return_token_ids`), `usage` in every chunk (with
+`stream_options.continuous_usage_stats`), and `metrics`, in the last chunk (vLLM with
 --enable-per-request-metrics) or the last choice (roseinfer with `return_metrics`), or `timings` (llama.cpp).
 """
 
@@ -20,6 +21,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from harness.loadgen.sse import Content, answer_of, read_events, read_json, thought_of
+from harness.loadgen.typed_events import as_chunk
 
 
 class StreamChunk(msgspec.Struct, gc=False):
@@ -74,11 +76,13 @@ class StreamFields:
         times: those of `metrics` or `timings` that may have each time, by its name, such as `queue_wait_ms`.
         content: those of a delta that have text of the answer's reasoning.
         model: the model that requests name, which its chunks should name too; None: not known.
+        typed: its events are those of Responses or of Messages.
     """
 
     times: Mapping[str, Sequence[str]] = field(default_factory=dict)
     content: Sequence[str] = ()
     model: str | None = None
+    typed: bool = False
 
 
 OWN_FIELDS = StreamFields()
@@ -218,6 +222,7 @@ def read_stream(
             stream.done = True
             continue
         try:
+            data = as_chunk(data) if fields.typed else data
             event = read_json(_events, data)
         except msgspec.MsgspecError as error:
             if not stream.done:

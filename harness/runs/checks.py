@@ -56,7 +56,7 @@ def checked_as(engine_variant: EngineVariant, settings: RequestSettings) -> Requ
     are drawn: one model answers all. A running server that
     is asked for chats may have nothing else, and text of an unknown tokenizer is no prompt to compare.
     """
-    unknown = settings.endpoint == "chat" or (settings.text and settings.tokenizer is None)
+    unknown = settings.endpoint != "completions" or (settings.text and settings.tokenizer is None)
     if engine_variant.server is not None and unknown:
         return None
     return replace(settings, endpoint="completions", user_fields={})

@@ -18,7 +18,14 @@ from pydantic import JsonValue
 import harness
 from harness.cluster.testbed import Machines
 from harness.cluster.this_machine import ThisMachine
-from harness.engines.base import Engine, EngineSettings, EngineVariant, Installation, RequestSettings
+from harness.engines.base import (
+    TYPED,
+    Engine,
+    EngineSettings,
+    EngineVariant,
+    Installation,
+    RequestSettings,
+)
 from harness.engines.placement import CpuSplit, Placement, parallel_of, resolve_capacity
 from harness.engines.registry import LOCAL
 from harness.engines.selection import Selection
@@ -83,7 +90,7 @@ class Resolved:
         return RequestSettings(
             tokenizer,
             served_name,
-            settings.ignore_eos,
+            settings.ignore_eos and settings.endpoint not in TYPED,
             settings.seed,
             text,
             engine_variant.variant.body,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from uuid import uuid4
 
 import numpy as np
 
 from harness.cluster.testbed import Reading, Testbed
-from harness.engines.base import Encoder, Engine, RequestSettings, Server, endpoint_target
+from harness.engines.base import TYPED, Encoder, Engine, RequestSettings, Server, endpoint_target
 from harness.engines.prometheus import Samples, Series, read_samples
 from harness.engines.registry import ENGINES
 from harness.engines.server_pages import post
@@ -43,12 +44,14 @@ class ServerSession:
     @property
     def prefix_counters(self) -> list[Series]:
         """Series among which are the counters of the engine's prefix cache."""
+        if self.server.target.others:  # each address has a page of its own
+            return []
         return [engine.server_series for engine in self._engines if "prefix_hits" in engine.server_series]
 
     @property
     def series(self) -> list[Series]:
         """Series of the metrics that are read over time; none where these are not wanted."""
-        if not self.resolved.settings.server_metrics:
+        if not self.resolved.settings.server_metrics or self.server.target.others:
             return []
         return [engine.server_series for engine in self._engines if engine.server_series]
 
@@ -59,7 +62,9 @@ class ServerSession:
         for engine in self._engines:
             for metric, name in engine.response_times.items():
                 names.setdefault(metric, []).append(name)
-        return StreamFields(names, self.resolved.settings.content_field, self.request_settings.served_name)
+        asked_as = self.request_settings
+        typed = asked_as.endpoint in TYPED
+        return StreamFields(names, self.resolved.settings.content_field, asked_as.served_name, typed)
 
     def speculation(self, before: Samples, after: Samples) -> SpeculationCount | None:
         """Count drafted tokens between two readings of the server's metrics."""
@@ -85,8 +90,10 @@ class ServerSession:
         """
         settings, asked_as = self.resolved.settings, self.request_settings
         wire = [
-            WireRequest(r.index, r.t_sched_s, self.encode(r), r.after, r.think_s, r.answers, r.output_tokens)
-            for r in requests
+            WireRequest(
+                r.index, r.t_sched_s, self.encode(r), r.after, r.think_s, r.answers, r.output_tokens, *way
+            )
+            for r, way in zip(requests, self._ways(requests), strict=True)
         ]
         memory = None if settings.max_memory is None else int(settings.max_memory * 2**30)
         batch = isinstance(load, Batch)
@@ -100,6 +107,17 @@ class ServerSession:
             LoadPlan(target, wire, load.in_flight, timeout_s, deadline_s, batch, memory, settings.retries),
             Reading(expected, asked_as.tokenizer, answered(requests), most, self.fields),
         )
+
+    def _ways(self, requests: Sequence[PlannedRequest]) -> Iterator[tuple[int, str]]:
+        """Yield the place of each request's address, and its header for routing: those of its session where
+        these are sticky, else its own."""
+        settings, places = self.resolved.settings, len(self.server.target.all)
+        record = self.server.record
+        is_sticky = settings.of_server(settings.route, record.side_of or record.label) == "sticky"
+        name, load = settings.session_header, uuid4().hex[:12]  # nothing is known of another load's
+        for r in requests:
+            number = r.session if is_sticky and r.session is not None else r.index
+            yield number % places, f"{name}: {load}-{number}" if name else ""
 
     def records(self, answers: Answers, planned: Sequence[PlannedRequest], cell: Cell) -> CellRecords:
         """Make the records of a cell from the answers to its planned requests."""
@@ -116,10 +134,8 @@ class ServerSession:
             for request, before in zip(requests, reusable.tolist(), strict=True)
         ]
         records = cell_records(answers, expected, cell.identity)
-        has_failed = records.requests["error"].notna()
-        records.requests["tolerated"] = has_failed & (
-            not answers.failed(self.resolved.settings.max_error_rate)
-        )
+        is_tolerated = not answers.failed(self.resolved.settings.max_error_rate)
+        records.requests["tolerated"] = records.requests["error"].notna() & is_tolerated
         details = records.requests["error_detail"]
         records.requests["error_detail"] = details.map(visible, na_action="ignore")
         return records

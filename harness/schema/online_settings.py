@@ -32,6 +32,7 @@ from harness.schema.setting_types import (
     ArrivalProcess,
     Body,
     Concurrency,
+    HeaderName,
     Headers,
     Lengths,
     Part,
@@ -49,7 +50,7 @@ from harness.schema.setting_types import (
 from harness.schema.settings import LONGEST_S, CommonSettings, Group, OfflineSettings
 
 Fit = Literal["drop", "clip", "scale"]
-Endpoint = Literal["completions", "chat"]
+Endpoint = Literal["completions", "chat", "responses", "messages"]
 
 #: Settings of engines that are started here alone.
 _OF_STARTED = ("dtype", "cpu_threads", "max_running_requests", "gpu_memory_utilization", "prefix_cache")
@@ -72,8 +73,9 @@ class ServerGroup(Group):
     )
     server: Servers = Field(
         {},
-        description="a running server, under that label in tables and charts; may be repeated",
-        json_schema_extra={"metavar": "LABEL=URL", "repeatable": True},
+        description="a running server, under that label in tables and charts; may be repeated; several URLs "
+        "are replicas of it",
+        json_schema_extra={"metavar": "LABEL=URL,…", "repeatable": True},
     )
     served_model: str | None = Field(
         None,
@@ -88,13 +90,26 @@ class ServerGroup(Group):
         "none: text whose length the server reports",
     )
     endpoint: Endpoint = Field(
-        "completions", description="requests go to /v1/completions or /v1/chat/completions"
+        "completions",
+        description="requests go to /v1/completions, /v1/chat/completions, OpenAI's /v1/responses or "
+        "Anthropic's /v1/messages",
     )
     header: Headers = Field(
         {},
         description="sent to running servers with each request; a VALUE of env:VARIABLE is read from there; "
         "may be repeated",
         json_schema_extra={"metavar": "NAME=VALUE", "repeatable": True},
+    )
+    route: str | None = Field(
+        None,
+        description="sticky: requests of a session go to one of several URLs, or have one --session-header; "
+        "round-robin (default): each goes to the next, or has its own; of several servers LABEL=sticky,…",
+        json_schema_extra={"metavar": "sticky|round-robin"},
+    )
+    session_header: HeaderName | None = Field(
+        None,
+        description="header with a name of the request's session, by which a gateway may route it",
+        json_schema_extra={"metavar": "NAME"},
     )
     api_key_env: str | None = Field(
         None,
@@ -465,6 +480,7 @@ class OnlineSettings(ClusterGroup, ValidityGroup, LoadGroup, ServerGroup, Common
         has_lengths = load is not None and self.mixture is None and self.dataset is None
         can_be_cut = self.fit == "clip" or self.dataset is not None
         running = {engine.name == RUNNING_SERVER for engine in self.engines}
+        can_route = self.session_header is not None or any("," in url for url in self.servers.values())
         has_tls = any(url.lower().startswith("https://") for url in self.servers.values())
         # The first reason of a setting counts.
         reasons: list[tuple[bool, str, Iterable[str]]] = [
@@ -485,6 +501,7 @@ class OnlineSettings(ClusterGroup, ValidityGroup, LoadGroup, ServerGroup, Common
             (self.cluster is None, "needs --cluster", ClusterGroup.__annotations__.keys() - {"cluster"}),
             (self.response_format is None, "needs --response-format", ["response_format_share"]),
             (running == {False}, "needs engine openai", OF_RUNNING_SERVERS),
+            (not can_route, "needs a server with several URLs, or --session-header", ["route"]),
             (not has_tls, "needs a server whose address begins with https://", ["ca_cert"]),
             (running == {True}, "has no effect on a server that runs already", _OF_STARTED),
         ]
@@ -519,12 +536,21 @@ class OnlineSettings(ClusterGroup, ValidityGroup, LoadGroup, ServerGroup, Common
                 {"top_p", "top_k", "min_p"} & self.request_body.keys()
             )
             and not self.is_sampled,
+            "--response-format needs --endpoint completions or chat": self.response_format is not None
+            and self.endpoint in ("responses", "messages"),
             "--response-format needs --no-ignore-eos": self.response_format is not None and self.ignore_eos,
             "give --base-url as another --server LABEL=URL": self.base_url is not None and bool(self.server),
         }
         for fault, applies in faults.items():
             if applies:
                 raise ValueError(fault)
+        if not {self.of_server(self.route, label) for label in self.servers} <= {
+            None,
+            "sticky",
+            "round-robin",
+        }:
+            raise ValueError("--route is sticky or round-robin, or of several servers LABEL=sticky,…")
+        check_for_servers("--route", self.route, self.servers)
         check_for_servers("--served-model", self.served_model, self.servers)
         check_for_servers("--api-key-env", self.api_key_env, self.servers)
         return self

@@ -347,20 +347,15 @@ def _read_body(value: object) -> object:
     """Read a JSON object, or the file of one."""
     if not isinstance(value, str):
         return value
-    text, place = value, "this"
-    if not value.lstrip().startswith("{"):
-        place = value
-        try:
-            text = Path(value).expanduser().read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not text"
-            raise ValueError(
-                f"{value} is neither JSON like {{…}} nor a file that can be read: {reason}"
-            ) from None
+    text = value
     try:
+        if not value.lstrip().startswith("{"):
+            text = Path(value).expanduser().read_text()
         return json.loads(text)
+    except OSError as error:
+        raise ValueError(f"{value} is neither JSON like {{…}} nor a file: {error.strerror}") from None
     except ValueError as error:
-        raise ValueError(f"{place} is not JSON: {error}") from None
+        raise ValueError(f"it is not JSON: {error}") from None
 
 
 def _check_body(body: dict[str, JsonValue]) -> dict[str, JsonValue]:
@@ -396,6 +391,9 @@ def _check_sampling(sampling: dict[str, int | float]) -> dict[str, int | float]:
 Body = Annotated[dict[str, JsonValue], BeforeValidator(_read_body), AfterValidator(_check_body)]
 #: Fields of sampling: `temperature=0.7,top_p=0.95`.
 Sampling = Annotated[dict[str, int | float], _by_name("NAME=VALUE,…", _pair), AfterValidator(_check_sampling)]
+
+
+HeaderName = Annotated[str, AfterValidator(lambda name: next(iter(_headers({name: ""}))))]
 
 
 def for_server(text: str | None, label: str, labels: Iterable[str]) -> str | None:

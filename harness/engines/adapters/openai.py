@@ -89,11 +89,15 @@ class OpenAI(Engine):
         model = self.model
         assert self._target is not None and self._address is not None
         check_answers(self._target)
+        for other in self._target.others:
+            served_model(other, model.name)
         engine_variant, context = settings.engine_variant, model.max_model_len
         record = engine_variant.launch_record(
-            settings={"base_url": self._address.url, "model": model.name},
+            settings={"base_url": ",".join([self._address.url, *self._address.others]), "model": model.name},
             facts={} if context is None else {"context": EngineFact(value=context, source=_MODELS)},
         )
+        if self._target.proxy is not None:
+            record.settings["proxy"] = ":".join(map(str, self._target.peer))
         if model.instead:
             record.settings["lists_instead"] = list(model.instead)
         yield RunningServer(self._target, model.name, record)

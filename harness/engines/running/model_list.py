@@ -218,7 +218,7 @@ def refusal(target: Target, path: str, status: int, body: str) -> EngineError:
     """Explain an answer other than 200 to `path`."""
     place, reason = target.place, read_error(body.encode())
     if status == 401:
-        if "Authorization" in target.headers:
+        if {"Authorization", "x-api-key"} & target.headers.keys():
             hint = "check the key in the variable that --api-key-env names"
             return EngineError(f"{place} refuses the API key (401): {reason}", hint)
         hint = "put the key into an environment variable and name that with --api-key-env"

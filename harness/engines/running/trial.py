@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from harness.engines.base import NO_PENALTY, Encoder, RequestSettings, endpoint_target
+from harness.engines.base import NO_PENALTY, TYPED, Encoder, RequestSettings, endpoint_target
 from harness.engines.prompts import Lengths, of_words
 from harness.engines.running.model_list import no_answer, refusal
 from harness.engines.server_pages import request as ask_page
 from harness.errors import EngineError
 from harness.loadgen.load_plan import Target
 from harness.models.text_tokens import COMMON_WORDS
-from harness.records.stream import Stream, read_error, read_stream
+from harness.records.stream import Stream, StreamFields, read_error, read_stream
 from harness.workload import PlannedRequest
 
 #: An answer that may mean that a field is not wanted.
@@ -117,7 +117,7 @@ class Trial:
             return read_error(body.encode())
         if status != 200:
             raise refusal(self.target, f"POST {self._path(accepted)}", status, body)
-        stream = _read(body)
+        stream = _read(body, accepted)
         if stream.error is not None:
             return stream.error
         if not stream.chunks:
@@ -129,7 +129,7 @@ class Trial:
 
     def _measured(self, accepted: RequestSettings) -> RequestSettings:
         """Add the lengths of text as the server counts it."""
-        if not (accepted.text or accepted.endpoint == "chat"):
+        if not (accepted.text or accepted.endpoint != "completions"):
             return accepted
         encoder = self.encoder_of(accepted)
         counts, server_counts = [], []
@@ -138,7 +138,7 @@ class Trial:
             status, body = self._ask(accepted, planned)
             if status != 200:
                 raise refusal(self.target, f"POST {self._path(accepted)}", status, body)
-            counted = _read(body).prompt_tokens
+            counted = _read(body, accepted).prompt_tokens
             if counted is None:
                 return replace(accepted, lengths=Lengths(exact=accepted.tokenizer is not None))
             counts.append(encoder.input_tokens(planned) or words if accepted.tokenizer else words)
@@ -155,7 +155,7 @@ class Trial:
         """Mean tokens of all common words; 1 where the server does not take a text of all of them."""
         words = len(COMMON_WORDS)
         status, body = self._ask(accepted, _text_request(of_words(words)))
-        counted = _read(body).prompt_tokens if status == 200 else None
+        counted = _read(body, accepted).prompt_tokens if status == 200 else None
         return 1.0 if counted is None else (counted - offset) / words
 
     def _path(self, accepted: RequestSettings) -> str:
@@ -187,12 +187,15 @@ def _text_request(text: str) -> PlannedRequest:
     return PlannedRequest(0, None, np.zeros(0, np.int32), _OUTPUT_TOKENS, text=text)
 
 
-def _read(body: str) -> Stream:
-    return read_stream([(0.0, body.encode())], complete=True)
+def _read(body: str, settings: RequestSettings) -> Stream:
+    fields = StreamFields(typed=settings.endpoint in TYPED)
+    return read_stream([(0.0, body.encode())], complete=True, fields=fields)
 
 
 def _changes(settings: RequestSettings) -> list[_Change]:
     """List what can be left out, in the order in which it is missed least; nothing that the user gives."""
+    if settings.endpoint in TYPED:
+        return [_without(name) for name in ("store", "temperature") if name not in settings.own_fields]
     changes = [_without(CONTINUOUS), *map(_without, [*NO_PENALTY, *reversed(settings.drawing)])]
     if settings.ignore_eos:
         changes.append(_NATURAL_END)

@@ -121,9 +121,9 @@ def ecdf(groups: Sequence[Group], metric: str, slo: Slo | None) -> Chart:
         values = [float(v) for v in sample.ordered.percentiles([*LEVELS, *marks])]
         at = zip(values[len(LEVELS) :], marks, strict=True)
         points = [Point(value, float(q), n=n) for value, q in at if math.isfinite(value)]
-        known = int(np.isfinite(values[: len(LEVELS)]).sum())  # the others are of failed requests
+        finite = int(np.isfinite(values[: len(LEVELS)]).sum())  # the others are of failed requests
         series += [
-            Series(group.label, "line", values[:known], LEVELS[:known].tolist(), markers=False),
+            Series(group.label, "line", values[:finite], LEVELS[:finite].tolist(), markers=False),
             Series.of(group.label, "points", points, "percentile"),
         ]
     return Chart(

@@ -29,13 +29,14 @@ VLLM = EngineRef(name="vllm")
 PLAIN = """
 model=random:gpt2 device=cpu dtype=fp32 max_model_len=512 vocab_size=100 seed=7 repeats=3 interleave=no
 warmup=5 cpu_threads=4 tensor_parallel_size=2 data_parallel_size=3 max_running_requests=512
-retries=3 max_error_rate=0.02 prefix_cache=yes figures=no gpu_memory_utilization=default ignore_eos=no settle=1.5 min_duration=30
+prefix_cache=yes figures=no gpu_memory_utilization=default ignore_eos=no settle=1.5 min_duration=30
 profile=both profile_only=yes base_url=http://127.0.0.1:9 response_format_share=0.5 tokenizer=none
 endpoint=chat wait_ready=5 api_key_env=KEY accuracy=no trace=some.csv fit=scale max_output_len=9 n=12
 mixture=clients dataset=jsonl:x turns=live rounds=12 max_think_s=2.5 clients=2 steady_state=yes aa=yes
 calibrate=no check_answers=no text_prompts=yes timeout_s=2.5 deadline_s=60 served_model=gpt2
 prompt_nonce=7 server_metrics=no cluster=ray://head:10001 load_nodes=2 side_by_side=2 engines_per_node=2
 share=s3://bucket/folder metrics_interval=0.5 max_memory=2.5 until_seconds=60 same_prompts=yes
+retries=3 max_error_rate=0.02 route=sticky session_header=X-Session
 """
 #: The others, with what they mean.
 PARSED: dict[str, tuple[str, Any]] = {
@@ -82,6 +83,8 @@ BESIDE = {
     **dict.fromkeys(("api_key_env", "tokenizer", "header", "wait_ready"), "base_url=http://h"),
     **dict.fromkeys(("served_model", "prompt_nonce", "content_field"), "base_url=http://h"),
     "ca_cert": "base_url=https://h",
+    "session_header": "base_url=http://h",
+    "route": "base_url=http://h session_header=X-Session",
     "max_output_len": "fit=clip",
     **dict.fromkeys(("rounds", "dataset", "input_len", "output_len"), "concurrency=2"),
     **dict.fromkeys(("arrivals", "mixture"), "request_rate=2"),

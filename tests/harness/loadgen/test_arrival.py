@@ -88,7 +88,7 @@ def test_the_wall_clock_is_set_again_and_again_under_load(mock_server, monkeypat
 
         head = request_head(plan.target)
         bodies = {request.index: request_bytes(head, request.body) for request in plan.requests}
-        client = Client(plan, ["127.0.0.1"], bodies, ended)
+        client = Client(plan, [["127.0.0.1"]], bodies, ended)
         pacing = ClosedLoop(client, plan.requests, begin, plan.concurrency or 0)
         pacing.start()
         await done.wait()

@@ -19,7 +19,7 @@ import uvloop
 
 from harness.errors import BenchError, UsageError
 from harness.loadgen import client_main
-from harness.loadgen.http import request_bytes, request_head
+from harness.loadgen.http import request_head
 from harness.loadgen.load_plan import LoadPlan, Progress, Target, WireRequest
 from harness.loadgen.response_file import ResponseWriter, StoredResponses
 from harness.loadgen.run_load import run_load
@@ -60,8 +60,7 @@ def test_a_full_disk_is_an_error(shared_mock: Any, monkeypatch: pytest.MonkeyPat
 
 def test_answers_that_end_while_others_are_written_are_kept(shared_mock, monkeypatch, tmp_path):
     plan = make_plan(shared_mock, [{}, {}], every_s=2 * client_main._PROGRESS_S)
-    head = request_head(plan.target)
-    bodies = {request.index: request_bytes(head, request.body) for request in plan.requests}
+    heads = [request_head(plan.target)]
     file, (stdin, _) = os.open(tmp_path / "responses", os.O_RDWR | os.O_CREAT), os.pipe()
     last, write = threading.Event(), ResponseWriter._write
 
@@ -70,8 +69,8 @@ def test_answers_that_end_while_others_are_written_are_kept(shared_mock, monkeyp
         write(writer, data)
 
     async def measure() -> None:
-        work = client_main.WorkerPlan(0, plan, ["127.0.0.1"])
-        run = client_main._Run(work, head, bodies, os.dup(file))
+        work = client_main.WorkerPlan(0, plan, [["127.0.0.1"]])
+        run = client_main._Run(work, heads, os.dup(file))
         finish = run._finished.set
 
         def end() -> None:

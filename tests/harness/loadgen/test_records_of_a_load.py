@@ -15,6 +15,7 @@ import pytest
 
 from harness.loadgen.client import token_times
 from harness.loadgen.load_plan import LoadPlan, LoadResult, Progress, RawResponse, Target, WireRequest
+from harness.loadgen.retrying import failed_status
 from harness.loadgen.run_load import run_load
 from harness.records.cell import CellIdentity, CellRecords, Expected
 from harness.records.request_record import read_request
@@ -149,7 +150,8 @@ def test_every_fault_is_counted_under_its_kind_and_stops_nothing(shared_mock: An
     assert found == kinds
     assert frame["error_detail"].notna().tolist() == [kind is not None for kind in kinds]
     assert seen[-1].sent == seen[-1].completed == len(behaviours)
-    assert seen[-1].failed == sum(response.error is not None for response in result.responses) > 0
+    failed = [raw for raw in result.responses if raw.error is not None or failed_status(raw) is not None]
+    assert seen[-1].failed == len(failed) > 0
 
 
 def test_a_response_that_only_sends_comments_ends_at_its_deadline(shared_mock: Any) -> None:

@@ -55,6 +55,7 @@ def test_a_date_says_when(monkeypatch: pytest.MonkeyPatch) -> None:
         ended("HTTP/1.1 200 OK\n\n"),
         ended("HTTP/1.1 200 OK\n\ndata: {}", error="disconnected"),
         ended("HTTP/1.1 429 No\n\n", retries=2),
+        ended("", error="timeout"),
         ended("HTTP/1.1 429 No\nRetry-After: 60\n\n"),  # after its deadline
     ],
 )
@@ -81,7 +82,7 @@ def test_nothing_is_sent_after_too_many_failures(shared_mock: Any, concurrency: 
     behaviours = [{}, *[{"status": 500}] * 3, *[{}] * 36]
     plan = make_plan(shared_mock, behaviours, every_s=0.02, concurrency=concurrency)
     responses = run_load(msgspec.structs.replace(plan, most_failed=2), start_delay_s=0.1).responses
-    kinds = [response.error or failed_status(response) for response in responses]
+    kinds: list[object] = [response.error or failed_status(response) for response in responses]
     assert kinds[:4] == [None, b"500", b"500", b"500"] and kinds[-1] == "stopped"
     assert [response.index for response in responses] == list(range(40))
     assert all(response.t_sent is None for response in responses if response.error == "stopped")

@@ -225,7 +225,7 @@ def failing(tolerated: bool | None) -> Tables:
 def test_a_server_that_fails_never_looks_faster() -> None:
     a, _, b, _ = summarize(*failing(tolerated=True))
     assert a.valid and b.valid and b.num_error == 10
-    assert (b.ttft_ms.p50, b.ttft_ms.p90) == (pytest.approx(100), None)
+    assert b.ttft_ms.p50 == pytest.approx(100) and b.ttft_ms.p90 is None
     assert (b.ttft_ms.p99, b.ttft_ms.mean, b.ttft_ms.max, b.ttft_ms.censored) == (None, None, None, 10)
     assert {"p90", "p95", "p99"} <= set(b.ttft_ms.withheld) and "p50" not in b.ttft_ms.withheld
     assert [fact.values["failed"] for fact in b.notices if fact.kind == "tolerated"] == [10]

@@ -10,8 +10,7 @@ import pytest
 from harness.errors import UsageError
 from harness.models.model_folder import ModelFolder, choose_model, resolve
 from harness.schema.online_settings import OnlineSettings
-from harness.schema.settings import UNKNOWN_CONTEXT
-from harness.schema.settings import OfflineSettings
+from harness.schema.settings import UNKNOWN_CONTEXT, OfflineSettings
 
 
 def test_what_is_known_of_a_named_model(tmp_path: Path) -> None:

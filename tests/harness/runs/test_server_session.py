@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,12 @@ from harness.report.tables.cells import prefix_table
 from harness.runs import server_session
 from harness.runs.folder import RUN
 from harness.runs.reader import Run, load_run
+from harness.runs.server_session import ServerSession
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OnlineResults
+from harness.schema.run_info import LaunchRecord
 from harness.schema.setting_types import HIDDEN
+from harness.workload import PlannedRequest
 from tests.harness.measured import resume_online, run_online
 
 from .conftest import Make, Watcher, interrupted, journal, report_of
@@ -103,6 +107,27 @@ def test_secrets_are_in_no_file(chatting: Any, tmp_path: Path, monkeypatch: pyte
             assert b"sk-of-the-environment" not in content and b"sk-as-it-is" not in content, file
     stored = json.loads((folder / RUN).read_text())["settings"]["header"]
     assert stored == {"X-Plain": HIDDEN, "X-Env": "env:SOME_KEY"}
+
+
+@pytest.mark.parametrize(
+    ("label", "numbers"),
+    [("sticky", [5, 5, 6, 3]), ("sticky (A)", [5, 5, 6, 3]), ("spread", [0, 1, 2, 3])],
+)
+def test_requests_of_a_session_stay_together_or_go_to_each_in_turn(label: str, numbers: list[int]) -> None:
+    servers = {"sticky": "http://h,http://i", "spread": "http://h,http://i"}
+    routes = "sticky=sticky,spread=round-robin"
+    settings = OnlineSettings(server=servers, route=routes, session_header="X-S")
+    target = Target("h", 80, "/", others=(Target("i", 80, "/"),))
+    record = LaunchRecord(engine="openai", label=label, side_of=label[:6] if "(" in label else None)
+    session: Any = SimpleNamespace(
+        resolved=SimpleNamespace(settings=settings), server=SimpleNamespace(target=target, record=record)
+    )
+    prompt = np.zeros(0, np.int32)
+    requests = [PlannedRequest(i, None, prompt, 1, session=each) for i, each in enumerate((5, 5, 6, None))]
+    places, headers = zip(*ServerSession._ways(session, requests), strict=True)
+    assert list(places) == [number % 2 for number in numbers]
+    assert [header.rpartition("-")[2] for header in headers] == list(map(str, numbers))
+    assert len({header.rpartition("-")[0] for header in headers}) == 1
 
 
 def test_several_servers_are_several_rows(chatting: Any, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def test_bad_durations(given: dict[str, Any], text: str) -> None:
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ({"body": "{'a': 1}"}, "is not JSON"),
+        ({"body": "{'a': 1}"}, "it is not JSON"),
         ({"body": "no/such/file.json"}, "neither JSON like"),
         ({"body": "[1]"}, "neither JSON like"),
         ({"body": {"model": "m"}}, "use --served-model"),
@@ -43,6 +43,16 @@ def test_bad_durations(given: dict[str, Any], text: str) -> None:
         ({"sampling": "temperature=hot"}, "valid number"),
         ({"sampling": "top_p=0.9"}, "a temperature above 0"),
         ({"sampling": "temperature=1", "body": {"temperature": 1}}, "not in both"),
+        ({"base_url": "http://h", "session_header": "X Y"}, "is not the name of a header"),
+        (
+            {"base_url": "http://h", "route": "sticky"},
+            "needs a server with several URLs, or --session-header",
+        ),
+        ({"server": "a=http://h,http://i", "route": "sometimes"}, "is sticky or round-robin"),
+        ({"server": "a=http://h,http://i", "route": "a=sometimes"}, "is sticky or round-robin"),
+        ({"max_error_rate": "100%"}, "less than 1"),
+        ({"retries": -1}, "greater than or equal to 0"),
+        ({"response_format": "f", "ignore_eos": False, "endpoint": "messages"}, "needs --endpoint"),
     ],
 )
 def test_bad_fields_of_requests(given: dict[str, Any], text: str) -> None:

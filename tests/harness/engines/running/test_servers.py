@@ -262,7 +262,7 @@ def test_paths_of_an_address(url: str, chat: str, models: str) -> None:
     "url", ["http://h/v1/chat/completions", "https://h/v1/chat/completions/?api-version=1"]
 )
 def test_an_address_of_chats_needs_their_endpoint(url: str) -> None:
-    with pytest.raises(UsageError, match="is that of chats") as raised:
+    with pytest.raises(UsageError, match="is that of chat") as raised:
         address_of(OnlineSettings(base_url=url), "openai")
     assert raised.value.hint == "add --endpoint chat"
     address = address_of(OnlineSettings(base_url=url, endpoint="chat", timeout_s=9, deadline_s=7), "openai")
