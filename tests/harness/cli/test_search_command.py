@@ -90,7 +90,7 @@ def test_ctrl_c_names_the_command_that_goes_on(start_mock, start_bench, bench, t
 RATES = (
     *("--slo", "ttft_p50<=20ms", "--highest", "100", "--first", "40", "--cells", "3", "--n", "8"),
     *("--input-len", "8", "--output-len", "2", "--tokenizer", "none", "--max-model-len", "512"),
-    *("--no-calibrate", "--warmup", "0", "--no-check-answers", "--no-accuracy"),
+    *("--no-calibrate", "--warmup", "0", "--no-check-answers", "--no-accuracy", "--no-figures"),
 )
 
 

@@ -422,9 +422,23 @@ def violations(page, scheme):
     ]
 
 
+def check_with_axe(browser, addresses):
+    """Of rows, cards and tools that are alike but for their words and numbers, on one page or on several, one
+    is checked."""
+    seen = []
+    for address in addresses:
+        visit(browser, address)
+        seen = browser.execute_script(WITHOUT_SEEN, seen)
+        found = {scheme: violations(browser, scheme) for scheme in SCHEMES}
+        assert found == {"light": [], "dark": []}, address
+
+
+@pytest.mark.published
+def test_axe_finds_no_violation_on_published_pages(browser):
+    check_with_axe(browser, ((REPORTS / f"{name}.html").resolve().as_uri() for name in OF_EACH_KIND))
+
+
 def test_axe_finds_no_violation(browser, report, folder, tmp_path):
-    """On a page of each kind. Of rows, cards and tools that are alike but for their words and numbers, on one
-    page or on several, one is checked."""
     short = make_online(tmp_path / "short", engines=ENGINES[::2], scales=[0.4], repeats=1, n=110)
     several = write_report([short, short], tmp_path / "several.html")
     run = shutil.copytree(folder, tmp_path / "run")
@@ -435,13 +449,7 @@ def test_axe_finds_no_violation(browser, report, folder, tmp_path):
     (run / JOURNAL).write_text(f"{entry.model_dump_json()}\n", encoding="utf-8")
     live = tmp_path / "live.html"
     live.write_text(live_page(run), encoding="utf-8")
-    pages = [several, *(REPORTS / f"{name}.html" for name in OF_EACH_KIND), live]
-    seen = []
-    for address in (report, *(page.resolve().as_uri() for page in pages)):
-        visit(browser, address)
-        seen = browser.execute_script(WITHOUT_SEEN, seen)
-        found = {scheme: violations(browser, scheme) for scheme in SCHEMES}
-        assert found == {"light": [], "dark": []}, address
+    check_with_axe(browser, [report, several.resolve().as_uri(), live.as_uri()])
     browser.get("about:blank")  # the live page asks its server until then
 
 

@@ -48,7 +48,16 @@ def small(out: Path, engines: str = "roseinfer", **given: Any) -> OnlineSettings
     return OnlineSettings.of_batch(OfflineSettings(**quick | given))
 
 
+class ServedByMock(Roseinfer):
+    """The mock server, which starts soon, beside the engine's own in-process API."""
+
+    def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
+        words = (sys.executable, "-m", "harness.mock_server", "--host", settings.host, "--port", str(port))
+        return Launch(words, settings.served_name, ready_path="/v1/models")
+
+
 def test_both_ways_are_measured_and_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(LOCAL, "roseinfer", ServedByMock())
     windows: list[float] = []
 
     def busy(monitor: CellMonitor, begin: float, end: float) -> MachineLoad:
@@ -123,12 +132,8 @@ def test_a_worker_that_ends_without_a_result_has_failed(tmp_path: Path):
         time_batches(Quitting(tmp_path), settings, batch, tmp_path / "x.log")
 
 
-class Refusing(Roseinfer):
-    """The mock server, which starts soon; an in-process API takes no such settings."""
-
-    def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
-        words = (sys.executable, "-m", "harness.mock_server", "--host", settings.host, "--port", str(port))
-        return Launch(words, settings.served_name, ready_path="/v1/models")
+class Refusing(ServedByMock):
+    """An in-process API that takes no such settings."""
 
     def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
         raise UsageError("no such batch", "give another")

@@ -90,7 +90,7 @@ def mock_servers() -> set[psutil.Process]:
 
 
 def test_the_best_setting_is_found_after_an_interruption(plan_for, monkeypatch):
-    settings, plan = plan_for({"--itl-ms": [2, 40, 60]})
+    settings, plan = plan_for({"--itl-ms": [2, 20, 30]})
     shared = mock_servers()
     folder = interrupted(settings, 2, None, plan)
     assert mock_servers() <= shared
@@ -150,7 +150,7 @@ def test_configurations_are_measured_side_by_side(plan_for: Plan, monkeypatch: p
         yield TwoMachines(next(first))
 
     monkeypatch.setattr("harness.runs.online.machines_of", machines_of)
-    settings, plan = plan_for({"--itl-ms": [2, 40, 60]})
+    settings, plan = plan_for({"--itl-ms": [2, 20, 30]})
     settings = settings.model_copy(update={"cluster": "auto", "side_by_side": 2})
     shared = mock_servers()
     folder = interrupted(settings, 2, None, plan)

@@ -24,7 +24,7 @@ from tests.roseinfer.conftest import config_of, generate, lay_out, make_batch, r
 
 pytestmark = pytest.mark.slow
 
-NEW_TOKENS = 24
+NEW_TOKENS = 16
 
 
 def prompts(count: int, longest: int, vocab: int = 5003) -> list[list[int]]:
@@ -35,11 +35,11 @@ def prompts(count: int, longest: int, vocab: int = 5003) -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def answers(folder: Path) -> list[tuple[list[int], list[int]]]:
-    """Prompts of 1 to 300 tokens, and what transformers makes of them."""
-    requests, params = prompts(20, 300), SamplingParams(max_tokens=NEW_TOKENS, ignore_eos=True)
+    """Prompts of 1 to 180 tokens, and what transformers makes of them."""
+    requests, params = prompts(12, 180), SamplingParams(max_tokens=NEW_TOKENS, ignore_eos=True)
     pairs = list(zip(requests, LLM(config_of(folder)).generate(requests, params), strict=True))
     assert all(is_greedy(folder, *pair) for pair in pairs)
-    assert len({token for _, answer in pairs for token in answer}) > 100, "too uniform to prove much"
+    assert len({token for _, answer in pairs for token in answer}) > 60, "too uniform to prove much"
     return pairs
 
 
@@ -49,7 +49,7 @@ def answers(folder: Path) -> list[tuple[list[int], list[int]]]:
         {},
         {"cpu_kernels": False, "packed_weights": False},
         {"chunked_prefill_size": 48, "prefix_cache": True},
-        {"kv_tokens": 400, "block_size": 2, "prefill_max_tokens": 4096},
+        {"kv_tokens": 240, "block_size": 2, "prefill_max_tokens": 4096},
     ],
     ids=["kernels", "plain", "chunked", "preempting"],
 )
