@@ -15,8 +15,8 @@ from harness.schema.search import SearchAxis, SearchPlan
 
 #: Settings that a search decides itself, or cannot use.
 DECIDED = (
-    *("scales", "concurrency", "rounds", "request_rate", "ramp", "preset", "repeats", "slo", "aa"),
-    *("until", "until_seconds"),
+    *("scales", "concurrency", "rounds", "request_rate", "ramp", "rate_series", "preset", "repeats"),
+    *("slo", "aa", "until", "until_seconds"),
     *("profile", "profile_only"),
 )
 

@@ -53,6 +53,7 @@ _LOAD_OPTIONS = {
     "closed_loop": "concurrency",
     "rate": "request-rate",
     "ramp": "ramp",
+    "series": "rate-series",
 }
 #: That of a batch: runs of other batches have no load in common, so nothing allows it.
 _BATCH = "num-prompts"

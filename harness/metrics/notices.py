@@ -27,7 +27,7 @@ from harness.metrics.stability import (
 )
 from harness.metrics.validity import few_rounds, lag_limit_ms, one_late, too_brief
 from harness.schema.facts import Fact, Scope, Value
-from harness.schema.load import Batch, ClosedLoop, Load, Ramp, RequestRate, from_light_to_heavy
+from harness.schema.load import Batch, ClosedLoop, Load, Ramp, RateSeries, RequestRate, from_light_to_heavy
 from harness.schema.machines import MachineLoad
 from harness.schema.metric import MS
 from harness.schema.metrics import latencies
@@ -78,7 +78,7 @@ def cell_notices(
     kept = settled[succeeded(group.requests)]
     sent = group.good["t_sent"].to_numpy(np.float64)[kept]
     values = {name: group.metrics[name].to_numpy()[kept] for name in _drifting(group)}
-    if not isinstance(group.load, Ramp):  # what changes with it is the load
+    if not isinstance(group.load, Ramp | RateSeries):  # what changes with it is the load
         facts += drift(sent, values)
     if isinstance(group.load, RequestRate) and group.load.arrivals != "clients":  # it comes at one rate
         counts = in_flight(whole.requests, sent)

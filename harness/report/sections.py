@@ -58,6 +58,7 @@ def _of_loads(run: Run, decided: Decision | None) -> dict[str, Sequence[Table | 
             cells.node_effect_table(run.groups, results.nodes),
             cells.speculation_table(results.speculation, results.summaries),
             cells.prefix_table(results.prefixes),
+            cells.recovery_table(results.recoveries),
         ],
         "decision": decision_tables(decided) if decided else [],
         "waterfall": [cells.waterfall_table(pooled)],

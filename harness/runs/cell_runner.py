@@ -119,6 +119,7 @@ class CellRunner:
         """Raises EngineError when none of a wave's requests succeeds, nor when they are sent again: the first
         wave is one request, and a server may refuse one of many."""
         label, total, before = cell.engine_variant.label, sum(map(len, waves)), 0
+        most = max(cell.load.in_flight or 0, self.session.resolved.workload.source.in_flight())
         for wave in waves:
             self.warmed = len(wave)
 
@@ -126,7 +127,7 @@ class CellRunner:
                 self.notify(WarmupProgress(label, total, before + progress.completed))
 
             for _ in range(2):
-                plan = self.session.plan(wave, ClosedLoop(concurrency=len(wave)))
+                plan = self.session.plan(wave, ClosedLoop(concurrency=min(len(wave), most)))
                 sent = self.session.testbed.send(*plan, self._clients, progress, WARMUP_DELAY_S)
                 requests = self.session.records(sent.answers, wave, cell).requests
                 self.session.server.check()

@@ -16,6 +16,7 @@ from harness.errors import UsageError
 from harness.files import check_contents
 from harness.metrics.contrast import compare_points
 from harness.metrics.estimates import measure
+from harness.metrics.recovery import recoveries
 from harness.metrics.samples import Group, by_load, split
 from harness.metrics.summary import summarize_points
 from harness.metrics.validity import with_harmless_lag
@@ -222,7 +223,10 @@ def recompute(results: OnlineResults, groups: Sequence[Group], server: pd.DataFr
     added = {*METRICS} - stored if results.summaries else set()
     comparisons = compare_points(points, added)
     judged = with_harmless_lag(summaries, comparisons)
-    return results.model_copy(update={"summaries": judged, "comparisons": comparisons})
+    recovered = [recovery for group in groups for recovery in recoveries(group)]
+    return results.model_copy(
+        update={"summaries": judged, "comparisons": comparisons, "recoveries": recovered}
+    )
 
 
 def disagreements(stored: OnlineResults, computed: OnlineResults) -> list[str]:

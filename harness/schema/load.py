@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
+from itertools import accumulate
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter
@@ -18,6 +19,8 @@ Counted = Literal["requests", "sessions"]
 
 #: Seconds since the start of a trace or of a cell: none lasts three years.
 LATEST_S = 1e8
+#: Stages of a series that are named in words.
+MOST_STAGES = 5
 
 
 class _Level(Strict):
@@ -135,10 +138,48 @@ class Ramp(_Counting):
         return f"{self.from_req_per_s:g} to {self.to_req_per_s:g} {self.of}/s in {self.seconds:g} s"
 
 
+class Stage(Strict):
+    """A part of a series of rates: `req_per_s` on average for `seconds`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    req_per_s: float = Field(ge=0, allow_inf_nan=False)
+    seconds: float = Field(gt=0, allow_inf_nan=False)
+
+    def __str__(self) -> str:
+        return f"{self.req_per_s:g}:{self.seconds:g}"
+
+
+class RateSeries(_Counting):
+    """Request rates one after the other, such as a spike between two equal ones."""
+
+    _rank, _number = 4, "most_req_per_s"
+
+    kind: Literal["series"] = "series"
+    stages: tuple[Stage, ...] = Field(min_length=1)
+    arrivals: Arrivals = Field("poisson", description="how the times between requests are distributed")
+    cv: float | None = Field(None, gt=0, description="coefficient of variation of these times, with gamma")
+
+    def __str__(self) -> str:
+        shown = [f"{stage.req_per_s:g} for {stage.seconds:g} s" for stage in self.stages[:MOST_STAGES]]
+        rest = ["…"] if len(self.stages) > MOST_STAGES else []
+        return f"{self.of}/s of {', '.join(shown + rest)}"
+
+    @property
+    def most_req_per_s(self) -> float:
+        """Highest of the rates."""
+        return max(stage.req_per_s for stage in self.stages)
+
+    @property
+    def ends_s(self) -> list[float]:
+        """When each stage ends, in seconds from the start."""
+        return list(accumulate(stage.seconds for stage in self.stages))
+
+
 class Batch(_Level):
     """`prompts` that are all there from the start, as `bench offline` measures them."""
 
-    _rank, _number = 4, "prompts"
+    _rank, _number = 5, "prompts"
 
     kind: Literal["batch"] = "batch"
     prompts: int = Field(ge=1)
@@ -157,7 +198,9 @@ def arrivals_text(arrivals: Arrivals, cv: float | None) -> str:
 
 
 #: One load of a run.
-Load = Annotated[TraceLoad | ClosedLoop | RequestRate | Ramp | Batch, Field(discriminator="kind")]
+Load = Annotated[
+    TraceLoad | ClosedLoop | RequestRate | Ramp | RateSeries | Batch, Field(discriminator="kind")
+]
 
 _ADAPTER: TypeAdapter[Load] = TypeAdapter(Load)
 

@@ -20,6 +20,7 @@ from harness.schema.load import (
     Counted,
     Load,
     Ramp,
+    RateSeries,
     RequestRate,
     TraceLoad,
     from_light_to_heavy,
@@ -41,6 +42,7 @@ from harness.schema.setting_types import (
     Resources,
     Sampling,
     Scales,
+    Series,
     Servers,
     Share,
     Window,
@@ -55,6 +57,8 @@ Endpoint = Literal["completions", "chat", "responses", "messages"]
 #: Settings of engines that are started here alone.
 _OF_STARTED = ("dtype", "cpu_threads", "max_running_requests", "gpu_memory_utilization", "prefix_cache")
 _LENGTHS = ("input_len", "output_len")
+_RATES = ("--request-rate", "--ramp", "--rate-series")
+_A_RATE = "--request-rate, --ramp or --rate-series"
 
 
 def _cluster_address(text: str) -> str:
@@ -175,12 +179,18 @@ class LoadGroup(Group):
     )
     arrivals: ArrivalProcess = Field(
         default_factory=lambda: ArrivalProcess(kind="poisson"),
-        description="how the times between requests are distributed with --request-rate or --ramp",
+        description=f"how the times between requests are distributed with {_A_RATE}",
     )
     ramp: RampSetting | None = Field(
         None,
         description="request rate that rises or falls evenly from one to another in so many seconds",
         examples=["2:40:15"],
+    )
+    rate_series: Series | None = Field(
+        None,
+        description="request rates one after the other, or a file with one a line, for seconds each",
+        examples=["10:60,50:10,10:60"],
+        json_schema_extra={"metavar": "RATE:SECONDS,…|FILE"},
     )
     mixture: str | None = Field(
         None,
@@ -190,7 +200,7 @@ class LoadGroup(Group):
     )
     dataset: str | None = Field(
         None,
-        description="real prompts with --concurrency, --request-rate or --ramp: builtin, sharegpt, "
+        description=f"real prompts with --concurrency, {_A_RATE}: builtin, sharegpt, "
         "sharegpt:FILE, jsonl:FILE, weka:PLACE or tracelab:PLACE",
     )
     turns: Literal["live", "recorded"] | None = Field(
@@ -282,6 +292,8 @@ class LoadGroup(Group):
         cv = self.arrivals.cv
         if self.ramp is not None:
             return [Ramp(**self.ramp.model_dump(), of=of, arrivals=kind, cv=cv)]
+        if self.rate_series is not None:
+            return [RateSeries(stages=tuple(self.rate_series), of=of, arrivals=kind, cv=cv)]
         if self.request_rate is not None:
             if self.mixture is not None:
                 kind, cv = "clients", None
@@ -303,7 +315,7 @@ class LoadGroup(Group):
     @property
     def _chosen(self) -> list[str]:
         """Options that say what the loads are; empty for a trace's scales."""
-        names = ("num_prompts", "concurrency", "request_rate", "ramp")
+        names = ("num_prompts", "concurrency", "request_rate", "ramp", "rate_series")
         return [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) is not None]
 
     def requests(self, load: Load) -> int:
@@ -484,8 +496,8 @@ class OnlineSettings(ClusterGroup, ValidityGroup, LoadGroup, ServerGroup, Common
         has_tls = any(url.lower().startswith("https://") for url in self.servers.values())
         # The first reason of a setting counts.
         reasons: list[tuple[bool, str, Iterable[str]]] = [
-            (load not in ("--request-rate", "--ramp"), "needs --request-rate or --ramp", ["arrivals"]),
-            (load is None, "needs --concurrency, --request-rate or --ramp", _LENGTHS),
+            (load not in _RATES, f"needs {_A_RATE}", ["arrivals"]),
+            (load is None, f"needs --concurrency, {_A_RATE}", _LENGTHS),
             (load is not None, f"excludes {load}", ["trace", "scales"]),
             (load != "--request-rate", "needs --request-rate", ["mixture"]),
             (self.mixture is not None, "excludes --mixture", ["arrivals", *_LENGTHS, "dataset"]),
@@ -495,7 +507,7 @@ class OnlineSettings(ClusterGroup, ValidityGroup, LoadGroup, ServerGroup, Common
             (self.dataset is None, "needs --dataset", ["turns", "same_prompts"]),
             (self.turns is None, "needs --turns", ["max_think_s"]),
             (load != "--concurrency", "needs --concurrency", ["rounds"]),
-            (load == "--ramp", "excludes --ramp, which lasts its own time", ["n"]),
+            (load in _RATES[1:], f"excludes {load}, which lasts its own time", ["n"]),
             (not self.server_metrics, "excludes --no-server-metrics", ["metrics_interval"]),
             (self.until is None, "needs --until", ["until_seconds"]),
             (self.cluster is None, "needs --cluster", ClusterGroup.__annotations__.keys() - {"cluster"}),
@@ -530,7 +542,7 @@ class OnlineSettings(ClusterGroup, ValidityGroup, LoadGroup, ServerGroup, Common
             "engine openai needs --base-url, the address of the running server": needs_server,
             f"give only one of {' and '.join(self._chosen)}": len(self._chosen) > 1,
             "jobs of agents have no text: give --turns recorded": of_agents and self.turns != "recorded",
-            "--dataset needs --concurrency, --request-rate or --ramp": of_data and not self._chosen,
+            f"--dataset needs --concurrency, {_A_RATE}": of_data and not self._chosen,
             "give a field in --body or in --sampling, not in both": bool(self.body.keys() & self.sampling),
             "top_p, top_k and min_p draw among tokens: give --sampling a temperature above 0 too": bool(
                 {"top_p", "top_k", "min_p"} & self.request_body.keys()

@@ -76,6 +76,7 @@ _WHEN: dict[str, set[str]] = {
     "concurrency": {"rounds"},
     "request_rate": {"arrivals"},
     "ramp": {"arrivals"},
+    "rate_series": {"arrivals"},
     "scales": set(),
     "trace": set(),
 }

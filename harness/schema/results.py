@@ -269,6 +269,24 @@ class PrefixHits(OfEngine):
     missed: float = Field(0, description="share that could have been found and was not")
 
 
+class Recovery(OfEngine):
+    """Time that an engine took after a spike of a series of rates until TTFT was as before it."""
+
+    load: Load
+    repeat: int
+    stage: int = Field(description="place of the spike in the series, from 0")
+    before_ms: float = Field(description="TTFT p50 in the stage before")
+    limit_ms: float = Field(description="TTFT p90 in the stage before")
+    highest_ms: float | None = Field(
+        description="of the spike and the stage after it; null: a request failed"
+    )
+    seconds: float | None = Field(description="from the spike's end; null: not within the stage after it")
+    ci: tuple[float, float] | None = Field(
+        None, description="by the 95 % interval of the limit, from the last request before it that was slower"
+    )
+    stage_s: float = Field(description="length of the stage after")
+
+
 class BatchRow(OfEngine):
     """Throughput of one engine on a batch in one repeat: a row of `offline_results.json`."""
 
@@ -317,6 +335,9 @@ class OnlineResults(Strict):
     skipped: list[Skipped] = Field([])
     prefixes: list[PrefixHits] = Field([], description="one a cell")
     speculation: list[Speculation] = Field([], description="one a cell whose engine reports it")
+    recoveries: list[Recovery] = Field(
+        [], exclude_if=lambda each: not each, description="one a spike of each cell"
+    )
     ledger: Ledger | None = None
     search: SearchResults | None = Field(None, description="of `bench search`")
     tune: TuneResults | None = Field(None, description="of `bench tune`")

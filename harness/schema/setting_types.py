@@ -17,8 +17,10 @@ from pydantic import (
     model_validator,
 )
 
+from harness.files import read_limited
 from harness.plain_text import holds_secret
 from harness.schema.base import Strict, each_once, listed, split
+from harness.schema.load import Stage
 
 #: The registry has the names: installed packages add engines.
 EngineName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$")]
@@ -166,6 +168,42 @@ class RampSetting(_Written):
 
     def __str__(self) -> str:
         return f"{self.from_req_per_s:g}:{self.to_req_per_s:g}:{self.seconds:g}"
+
+
+def _stages(value: object) -> object:
+    """Return the stages of `RATE:SECONDS,…`, or of a file with one a line, as `RATE,SECONDS` too."""
+    if isinstance(value, list) and all(isinstance(part, str) for part in value):
+        value = ",".join(value)
+    if not isinstance(value, str):
+        return value
+    texts = split(value)
+    if not all(_STAGE.match(text) for text in texts):
+        try:
+            texts = [line.strip() for line in read_limited(Path(value), _MAX_SERIES).decode().splitlines()]
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise ValueError(f"{value!r} is neither RATE:SECONDS,… nor a file of such lines: {why}") from None
+        texts = [text for text in texts if text and not text.startswith("#")]
+    stages = []
+    for number, text in enumerate(texts, 1):
+        if (match := _STAGE.match(text)) is None:
+            raise ValueError(f"stage {number}, {text!r}, is not RATE:SECONDS")
+        stages.append({"req_per_s": match[1], "seconds": match[2]})
+    return stages
+
+
+def _sends(stages: list[Stage]) -> list[Stage]:
+    if not any(stage.req_per_s for stage in stages):
+        raise ValueError("one of the rates must be above 0")
+    return stages
+
+
+_NUMBER = r"[0-9.]+(?:[eE][+-]?[0-9]+)?"
+_STAGE = re.compile(rf"^\s*({_NUMBER})\s*[:,;\s]\s*({_NUMBER})\s*$")
+#: Bytes of a file of stages.
+_MAX_SERIES = 1 << 20
+#: Request rates one after the other: `10:60,50:10,10:60`, or a file of such lines.
+Series = Annotated[list[Stage], BeforeValidator(_stages), AfterValidator(_sends), Field(min_length=1)]
 
 
 class Uniform(_Written):

@@ -109,7 +109,7 @@ class RepeatGroup(Group):
     warmup: Literal["auto"] | Annotated[int, Field(ge=0)] = Field(
         "auto",
         description="requests before measuring; auto: every batch size up to that of the load, for a trace "
-        "up to 32; 0: none",
+        "up to 32; a number: as many, at most as many at once as the load has in flight; 0: none",
     )
     settle: float | None = Field(
         None,

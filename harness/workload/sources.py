@@ -14,7 +14,17 @@ from numpy.typing import NDArray
 from harness.errors import UsageError
 from harness.loadgen.load_plan import WireRequest
 from harness.loadgen.system_limits import most_in_flight
-from harness.schema.load import Arrivals, Batch, ClosedLoop, Load, Ramp, RequestRate, TraceLoad, requests_at
+from harness.schema.load import (
+    Arrivals,
+    Batch,
+    ClosedLoop,
+    Load,
+    Ramp,
+    RateSeries,
+    RequestRate,
+    TraceLoad,
+    requests_at,
+)
 from harness.schema.online_settings import Fit
 from harness.schema.run_info import TraceRecord
 from harness.schema.setting_types import MAX_REQUESTS
@@ -25,6 +35,8 @@ from harness.workload.content import Content, Ints, SyntheticContent
 from harness.workload.planned_requests import PlannedRequest, open_loop
 
 L = TypeVar("L", bound=Load)
+#: Loads whose times are drawn by a rate.
+Rated = RequestRate | Ramp | RateSeries
 
 #: An open loop is taken to have as many requests in flight as arrive in this time, at most MAX_WARMUP_BATCH.
 WARMUP_WINDOW_S = 2.0
@@ -267,19 +279,17 @@ class BatchSource(ContentSource[Batch]):
         return max(load.prompts for load in self.loads.each)
 
 
-class RateSource(ContentSource[RequestRate | Ramp], OpenLoopSource[RequestRate | Ramp]):
+class RateSource(ContentSource[Rated], OpenLoopSource[Rated]):
     """A number of requests a second, at times drawn from a seed."""
 
-    def __init__(
-        self, loads: Loads[RequestRate | Ramp], content: Content, max_think_s: float | None = None
-    ) -> None:
+    def __init__(self, loads: Loads[Rated], content: Content, max_think_s: float | None = None) -> None:
         super().__init__(loads, content, max_think_s)
         text = "; ".join(str(load) for load in loads.each)
         lengths = (content.lengths(len(self._arrivals(*shape)), shape[1]) for shape in loads.first_repeat)
         self.record = self._record("synthetic", text, lengths)
 
     def requests(
-        self, load: RequestRate | Ramp, seed: int, shape_seed: int, first: int = 0, n: int | None = None
+        self, load: Rated, seed: int, shape_seed: int, first: int = 0, n: int | None = None
     ) -> list[PlannedRequest]:
         times = self._arrivals(load, shape_seed)
         due = iter(times.tolist())
@@ -291,7 +301,7 @@ class RateSource(ContentSource[RequestRate | Ramp], OpenLoopSource[RequestRate |
     def times(self) -> NDArray[np.float64]:
         return self._arrivals(*self.loads.first_repeat[-1])
 
-    def _arrivals(self, load: RequestRate | Ramp, shape_seed: int) -> NDArray[np.float64]:
+    def _arrivals(self, load: Rated, shape_seed: int) -> NDArray[np.float64]:
         return arrival_times(load, shape_seed, self.loads.requests(load), self.loads.seconds)
 
 
@@ -299,12 +309,11 @@ class RateSource(ContentSource[RequestRate | Ramp], OpenLoopSource[RequestRate |
 STREAM = 0
 
 
-def arrival_times(
-    load: RequestRate | Ramp, seed: int, n: int = 1, seconds: float = 0.0
-) -> NDArray[np.float64]:
+def arrival_times(load: Rated, seed: int, n: int = 1, seconds: float = 0.0) -> NDArray[np.float64]:
     """Draw ascending times in seconds, (k,), the first at 0; the same for the same load and seed.
 
-    A rate has `n`, or as many as last `seconds`, whichever is more. A ramp has those in its own time.
+    A rate has `n`, or as many as last `seconds`, whichever is more. A ramp and a series have those in their
+    own time.
 
     Raises:
         UsageError: There are more than MAX_REQUESTS.
@@ -315,6 +324,8 @@ def arrival_times(
         sums = _sums(load.arrivals, load.cv, seed, max(n - 1, ceil(expected)), until=expected)
         times: NDArray[np.float64] = sums / load.req_per_s
         return times[: max(n, int(np.searchsorted(times, seconds)) + 1)]
+    if isinstance(load, RateSeries):
+        return _times_of(load, seed)
     begin, end, over = load.from_req_per_s, load.to_req_per_s, load.seconds
     whole = (begin + end) / 2 * over
     _check_count(whole, str(load))
@@ -323,6 +334,22 @@ def arrival_times(
     slope = (end - begin) / over
     # The root of begin·t + slope·t²/2 = sum, without a difference of nearly equal numbers.
     times = 2 * sums / (begin + np.sqrt(np.maximum(0.0, begin**2 + 2 * slope * sums)))
+    return times
+
+
+def _times_of(series: RateSeries, seed: int) -> NDArray[np.float64]:
+    """Draw the times of a series: gaps of mean 1 add up to a stage's rate in each of its seconds."""
+    rates = np.array([stage.req_per_s for stage in series.stages])
+    ends_s = np.array(series.ends_s)
+    begins_s = np.concatenate([[0.0], ends_s[:-1]])
+    sums_at_ends = np.cumsum(rates * (ends_s - begins_s))
+    whole = float(sums_at_ends[-1])
+    _check_count(whole, str(series))
+    sums = _sums(series.arrivals, series.cv, seed, ceil(whole), until=whole)
+    sums = sums[: int(np.searchsorted(sums, whole))]
+    stage = np.searchsorted(sums_at_ends, sums, side="right")  # past stages without requests
+    since = sums - np.concatenate([[0.0], sums_at_ends])[stage]
+    times: NDArray[np.float64] = begins_s[stage] + since / rates[stage]
     return times
 
 

@@ -16,7 +16,7 @@ from harness.plain_text import one_line
 from harness.report.charts.chart import Axis, Chart, Series, is_wide
 from harness.report.text.load_words import load_file_name, where
 from harness.report.text.numbers import span
-from harness.schema.load import Load, Ramp
+from harness.schema.load import Load, Ramp, RateSeries
 from harness.schema.machines import MachineLoad, Power
 
 SECONDS = "seconds since the first arrival"
@@ -66,17 +66,14 @@ def _facts(group: Group, rows: pd.DataFrame) -> list[tuple[str, list[float]]]:
 
 
 def load_over_time(groups: list[Group]) -> Chart:
-    """The requests in flight of one repeat of each engine at one load; of a ramp the rate that was due."""
+    """The requests in flight of one repeat of each engine at one load; of changing rates what was due."""
     load, series = groups[0].load, []
     for group in groups:
         times, count = in_flight(group)
         x, y = times.tolist(), count.tolist()
         series.append(Series(group.label, "line", x, y, part="in flight", markers=False))
-    if isinstance(load, Ramp):
-        ends = [load.from_req_per_s, load.to_req_per_s]
-        series.append(
-            Series(groups[0].label, "line", [0.0, load.seconds], ends, part="requests/s due", color="#84898f")
-        )
+    if due := _due(load):
+        series.append(Series(groups[0].label, "line", *due, part="requests/s due", color="#84898f"))
     return Chart(
         name=f"in_flight_{load_file_name(load)}",
         title=f"Requests in flight, {where(load)}",
@@ -84,6 +81,17 @@ def load_over_time(groups: list[Group]) -> Chart:
         y=Axis("requests in flight"),
         series=series,
     )
+
+
+def _due(load: Load) -> tuple[list[float], list[float]] | None:
+    """Return the times at which a load's rate changes, and the rates there; None where it has one rate."""
+    if isinstance(load, Ramp):
+        return [0.0, load.seconds], [load.from_req_per_s, load.to_req_per_s]
+    if not isinstance(load, RateSeries):
+        return None
+    ends_s = load.ends_s
+    times = [time for begin, end in zip([0.0, *ends_s], ends_s, strict=False) for time in (begin, end)]
+    return times, [rate for stage in load.stages for rate in (stage.req_per_s,) * 2]
 
 
 def lives(groups: Sequence[Group]) -> list[Chart]:

@@ -1,10 +1,11 @@
 """Tables of what happened in the cells beside latencies and rates: lengths of answers, what servers report of
-themselves, the nodes of a cluster, speculative decoding, shared prefixes, parts of the TTFT."""
+themselves, the nodes of a cluster, speculative decoding, shared prefixes, spikes, parts of the TTFT."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from statistics import fmean, median
 
 import numpy as np
 import numpy.typing as npt
@@ -12,14 +13,17 @@ import pandas as pd
 
 from harness.metrics.definitions import prompt_tokens
 from harness.metrics.digits import per_cent
+from harness.metrics.intervals import Estimate, level
 from harness.metrics.node_effect import node_effects
 from harness.metrics.samples import Group, by_load
+from harness.report.grouping import grouped
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.numbers import DASH, decimals, signed
 from harness.schema.fairness import PARTS, Waterfall
+from harness.schema.load import RateSeries
 from harness.schema.machines import Host, HostCell
 from harness.schema.metrics import METRICS
-from harness.schema.results import PREFIX_BLOCK_TOKENS, OnlineSummary, PrefixHits, Speculation
+from harness.schema.results import PREFIX_BLOCK_TOKENS, OnlineSummary, PrefixHits, Recovery, Speculation
 
 _SHOWN = (50, 90, 99)
 #: Reasons to finish of an answer that was not cut off at its limit.
@@ -48,6 +52,11 @@ _NODE_EFFECT = (
 _SPECULATION = (
     "By the engine's counters over the cell. Tokens a step: the accepted ones and the one that the model "
     "adds. By position: share of steps in which the first, the second, … drafted token was accepted."
+)
+_RECOVERY = (
+    "Recovered: TTFT of a request, and the median of it and the next four, is at most the 90th percentile of "
+    "the stage before the spike. The interval of one repeat is by its own and the request before, "
+    "of several by Student's t. Over: not within the stage after the spike."
 )
 _PREFIXES = (
     f"Share of prompt tokens. Possible: an unbounded cache of blocks of {PREFIX_BLOCK_TOKENS} tokens "
@@ -262,6 +271,47 @@ def prefix_table(hits: Sequence[PrefixHits]) -> Table | None:
         Column.text("source", [cell.source for cell in hits]),
     ]
     return Table("prefixes", "Prefix hit rate", columns, [_PREFIXES])
+
+
+def recovery_table(recoveries: Sequence[Recovery]) -> Table | None:
+    """Time to recover from each spike, a row an engine and spike; None where no load has one."""
+    if not recoveries:
+        return None
+    by_spike = grouped(recoveries, lambda each: (each.label, each.load, each.stage))
+    rows = [each[0] for each in by_spike.values()]
+    spikes = [str(row.load.stages[row.stage]) for row in rows if isinstance(row.load, RateSeries)]
+
+    def medians(head: str, values: Callable[[Recovery], float | None]) -> Column:
+        return Column.number(
+            head,
+            [
+                median(each_ms) if (each_ms := [ms for ms in map(values, same) if ms is not None]) else None
+                for same in by_spike.values()
+            ],
+        )
+
+    columns = [
+        Column.engine(rows),
+        Column.load(rows),
+        Column.text("spike, requests/s for s", spikes),
+        Column.count("repeats", [len(same) for same in by_spike.values()]),
+        medians("TTFT p50 before, ms", lambda each: each.before_ms),
+        medians("p90 before, ms", lambda each: each.limit_ms),
+        medians("highest, ms", lambda each: each.highest_ms),
+        Column("recovered after, s", [_recovered(same) for same in by_spike.values()]),
+    ]
+    return Table("recovery", "Recovery after a spike", columns, [_RECOVERY])
+
+
+def _recovered(repeats: Sequence[Recovery]) -> Cell:
+    """Make the cell of how long a spike was felt: the mean over the repeats, or a bound."""
+    seconds = [each.seconds for each in repeats if each.seconds is not None]
+    if len(seconds) < len(repeats):
+        return Cell(f"over {min(each.stage_s for each in repeats if each.seconds is None):g}")
+    value = fmean(seconds)
+    ends = level(Estimate(value, np.array(seconds))) if len(seconds) > 1 else repeats[0].ci
+    shown = "" if ends is None else f"{max(0.0, ends[0]):.2f} to {ends[1]:.2f}"
+    return Cell(f"{value:.2f}", value, shown, ends=ends)
 
 
 def with_waterfall(pooled: Sequence[OnlineSummary]) -> list[tuple[OnlineSummary, Waterfall]]:

@@ -14,6 +14,7 @@ from harness.schema.load import (
     ClosedLoop,
     Load,
     Ramp,
+    RateSeries,
     RequestRate,
     TraceLoad,
     arrivals_text,
@@ -42,6 +43,7 @@ _WORDS = {
     "closed_loop": _Words("in flight", "{of} in flight", "{of} in flight"),
     "rate": _Words("{of}/s", "{noun} rate", "{of}/s"),
     "ramp": _Words("up to {of}/s", "highest {noun} rate", "highest {of}/s"),
+    "series": _Words("up to {of}/s", "highest {noun} rate", "highest {of}/s"),
     "batch": _Words("prompts", "prompts", "prompts"),
 }
 
@@ -49,7 +51,7 @@ _WORDS = {
 def where(load: Load) -> str:
     """`at scale 0.4`, `with 64 requests in flight`."""
     match load:
-        case TraceLoad() | RequestRate():
+        case TraceLoad() | RequestRate() | RateSeries():
             return f"at {load}"
         case ClosedLoop():
             return f"with {plural(load.concurrency, _noun_of(load))} in flight"

@@ -46,7 +46,7 @@ def test_a_slot_is_free_later_by_as_much_as_the_server_keeps_it(keeps_ms, cancel
 
 
 def test_requests_beside_keep_the_other_slots(cancel):
-    _, results = cancel(100, 2, "--slots", "2")
+    _, results = cancel(100, 2, "--slots", "2", "--pairs", "3")
     [row] = results["rows"]
     assert row["later_ms"]["value"] == pytest.approx(100, abs=15.0)
 

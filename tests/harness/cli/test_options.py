@@ -19,7 +19,7 @@ from harness.engines.base import Installation, Missing
 from harness.engines.registry import LOCAL
 from harness.errors import UsageError
 from harness.schema.limits import Slo
-from harness.schema.load import ClosedLoop
+from harness.schema.load import ClosedLoop, Stage
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.setting_types import ArrivalProcess, EngineRef, RampSetting, Uniform, Window
 from harness.schema.settings import CommonSettings, OfflineSettings
@@ -56,6 +56,7 @@ PARSED: dict[str, tuple[str, Any]] = {
     "scales": ("0.4,2", [0.4, 2.0]),
     "concurrency": ("4,1", [4, 1]),
     "request_rate": ("0.5,8", [0.5, 8.0]),
+    "rate_series": ("5:6,2.5:1", [Stage(req_per_s=5, seconds=6), Stage(req_per_s=2.5, seconds=1)]),
     "ramp": ("1:8:60", RampSetting(from_req_per_s=1, to_req_per_s=8, seconds=60)),
     "arrivals": ("gamma:2.5", ArrivalProcess(kind="gamma", cv=2.5)),
     "input_len": ("10", 10),
@@ -261,20 +262,24 @@ def test_settings_of_a_file_and_the_command_line(
         ("--device tpu", "--device: Input should be 'auto', 'cuda' or 'cpu' (given: 'tpu')"),
         ("--concurrency 2 --scales 1", "--scales excludes --concurrency"),
         ("--concurrency 2 --trace x", "--trace excludes --concurrency"),
-        ("--input-len 2", "--input-len needs --concurrency, --request-rate or --ramp"),
+        ("--input-len 2", "--input-len needs --concurrency, --request-rate, --ramp or --rate-series"),
         ("--concurrency 2 --input-len x", "'x' is not a number of tokens, or uniform:LEAST:MOST"),
         ("--concurrency 2 --input-len 0", "--input-len: Input should be greater than or equal to 1"),
         ("--concurrency 2 --input-len uniform:9:2", "2 tokens are fewer than 9"),
         ("--concurrency 2 --request-rate 1", "give only one of --concurrency and --request-rate"),
         ("--request-rate 1,0", "--request-rate: Input should be greater than 0"),
         ("--request-rate 1,inf", "--request-rate inf stands alone"),
-        ("--arrivals gamma:2", "--arrivals needs --request-rate or --ramp"),
+        ("--arrivals gamma:2", "--arrivals needs --request-rate, --ramp or --rate-series"),
         ("--request-rate 1 --arrivals gamma", "gamma is not poisson, constant or"),
         ("--request-rate 1 --arrivals poisson:2", "poisson:2 is not poisson, constant or"),
         ("--request-rate 1 --arrivals often", "--arrivals: Input should be 'poisson', 'gamma'"),
         ("--ramp 1:2", "--ramp: '1:2' is not FROM:TO:SECONDS"),
         ("--ramp 1:2:9 --n 3", "--n excludes --ramp"),
-        ("--dataset builtin", "--dataset needs --concurrency, --request-rate or --ramp"),
+        ("--dataset builtin", "--dataset needs --concurrency, --request-rate, --ramp or --rate-series"),
+        ("--rate-series 1:2,x", "--rate-series: '1:2,x' is neither RATE:SECONDS"),
+        ("--rate-series 0:2", "--rate-series: one of the rates must be above 0"),
+        ("--rate-series 3:2 --n 3", "--n excludes --rate-series"),
+        ("--rate-series 3:2 --ramp 1:2:9", "give only one of --ramp and --rate-series"),
         ("--dataset x --concurrency 1 --input-len 2", "--input-len excludes --dataset"),
         ("--concurrency 1 --turns live", "--turns needs --dataset"),
         ("--preset x", "--preset: there is no 'x'"),

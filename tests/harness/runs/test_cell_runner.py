@@ -325,3 +325,12 @@ def test_a_server_that_is_lost_in_the_middle_of_a_cell(start_mock: Any, settings
     settings = settings_for(server.url, concurrency=[1], n=3, input_len=16, output_len=3)
     with pytest.raises(BenchError, match="in the middle of the cell: 1 of 3 requests had been answered"):
         run_online(settings, notify=end_after_one)
+
+
+def test_a_warm_up_of_a_number_keeps_to_the_load(start_mock: Any, settings_for: Any) -> None:
+    server = start_mock()
+    loop = {"concurrency": [2], "input_len": 4, "output_len": 4, "n": 2, "scales": [1.0]}
+    run_online(settings_for(server.url, server_metrics=False, **loop | {"warmup": 7}))
+    asked = [served for served in server.served_requests if served.writes]
+    at_once = [sum(a.t_received <= b.t_received < a.t_end for a in asked) for b in asked]
+    assert len(asked) > 7 + 2 and max(at_once) == 2

@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from harness.errors import UsageError
-from harness.schema.load import Ramp, RequestRate
+from harness.schema.load import Ramp, RateSeries, RequestRate, Stage
 from harness.workload.sources import arrival_times
 
 MANY = 20_000
@@ -87,3 +87,53 @@ def test_more_requests_than_fit_the_memory_are_refused() -> None:
         arrival_times(RequestRate(req_per_s=1e9), seed=0, seconds=100)
     with pytest.raises(UsageError, match=r"in 100 s would be 50,000,000,050 requests"):
         arrival_times(Ramp(from_req_per_s=1, to_req_per_s=1e9, seconds=100), seed=0)
+
+
+STAGES = st.lists(
+    st.builds(Stage, req_per_s=st.one_of(st.just(0.0), st.floats(0.1, 200)), seconds=st.floats(0.05, 20)),
+    min_size=1,
+    max_size=5,
+).filter(lambda stages: sum(stage.req_per_s * stage.seconds for stage in stages) > 1)
+
+
+@given(SEEDS, STAGES, PROCESSES)
+def test_each_stage_of_a_series_has_its_requests(seed, stages, process):
+    series = RateSeries(stages=tuple(stages), arrivals=process[0], cv=process[1])
+    times = arrival_times(series, seed)
+    assert np.all(np.diff(times) >= 0) and times[0] >= 0 and times[-1] <= series.ends_s[-1]
+    spread = {"poisson": 1.0, "constant": 0.0}.get(process[0], process[1])
+    begin = 0.0
+    for stage, end in zip(stages, series.ends_s, strict=True):
+        expected, count = stage.req_per_s * stage.seconds, int(np.sum((times >= begin) & (times < end)))
+        if spread in (0.0, 1.0):  # six standard errors of a Poisson count, and the tail of a small one
+            assert abs(count - expected) <= 1 + 1e-6 + spread * (8 + 6 * sqrt(expected))
+        if not stage.req_per_s:
+            assert count <= 1  # at the very edge
+        begin = end
+
+
+@given(SEEDS, st.floats(0.5, 100), PROCESSES, st.floats(1, 20))
+def test_a_series_of_one_rate_is_that_rate(seed, rate, process, seconds):
+    assume(rate * seconds > 2)
+    of_series = arrival_times(
+        RateSeries(stages=(Stage(req_per_s=rate, seconds=seconds),), arrivals=process[0], cv=process[1]), seed
+    )
+    of_rate = arrival_times(
+        RequestRate(req_per_s=rate, arrivals=process[0], cv=process[1]), seed, seconds=seconds
+    )
+    np.testing.assert_allclose(of_series, of_rate[: len(of_series)])
+    assert len(of_rate) - len(of_series) in (0, 1)  # one more ends the time
+
+
+@given(SEEDS, st.floats(0.5, 50), PROCESSES, st.floats(2, 20), st.floats(0.1, 0.9))
+def test_where_a_stage_is_cut_makes_no_difference(seed, rate, process, seconds, share):
+    assume(rate * seconds > 2)
+
+    def times(*each: float) -> np.ndarray:
+        stages = tuple(Stage(req_per_s=rate, seconds=part) for part in each)
+        return arrival_times(RateSeries(stages=stages, arrivals=process[0], cv=process[1]), seed)
+
+    whole, cut = times(seconds), times(seconds * share, seconds * (1 - share))
+    assert abs(len(whole) - len(cut)) <= 1
+    both = min(len(whole), len(cut))
+    np.testing.assert_allclose(whole[:both], cut[:both], atol=1e-9)
