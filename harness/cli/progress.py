@@ -43,8 +43,8 @@ from harness.schema.results import BatchRow, Distribution, OnlineSummary
 class Display:
     """Prints events to stderr, so that stdout has only the report's path.
 
-    A terminal has no lines of later repeats and starts, unless a cell is invalid. It has two more at its
-    bottom, which are gone at the end. The bar is of what happens now: the requests of a warm-up or of a
+    A start and a cell are a line each; a terminal has those of later repeats only where a cell is invalid. It
+    has two more at its bottom, which are gone at the end. The bar is of what happens now: the requests of a warm-up or of a
     cell; without a number of them it moves to and fro. The times are of the whole run, and what is left
     follows from the share of its cells, or batches, that is done: in the first cell without the engine's
     start, as so little of the cell is done.
@@ -65,7 +65,7 @@ class Display:
         self._cells, self._before, self._measured = 0, 0, 0
         self._first, self._done_share = 0.0, 0.0
         self._began = self._since = monotonic()
-        self._begun: set[int | str] = set()  # cells by their place, engines by their label
+        self._begun: set[str] = set()  # labels of engines, and the calibration
 
     def __enter__(self) -> Display:
         if self._console.is_terminal and not self._console.quiet:
@@ -86,7 +86,10 @@ class Display:
         """Print `event`."""
         match event:
             case Calibrating(what):
-                self.line(f"calibrating the client, once for this machine: {what}")
+                if "client" not in self._begun:
+                    self.line("calibrating the client, once for this machine")
+                self._begun.add("client")
+                self._now(f"calibrating the client: {what}")
             case Started(folder, cells, done, trace, about):
                 self._cells, self._before = cells, done
                 before = f", {done} already measured" if done else ""
@@ -104,16 +107,13 @@ class Display:
                 self._now(f"{label}: starting; a first start may compile kernels")
             case EngineWarming(label, ready_s, requests):
                 ready = "already running" if ready_s is None else f"ready after {ready_s:.1f} s"
-                if label not in self._begun or not self._console.is_terminal:  # later starts are alike
+                if label not in self._begun:  # later starts are alike
                     self.line(f"{label}: {ready}; {plural(requests, 'request')} to warm up")
                 self._begun.add(label)
                 self._now(f"{label}: warming up", 0, requests)
             case WarmupProgress(label, requests, done):
                 self._now(f"{label}: warming up", done, requests)
             case CellProgress(cell, requests, progress):
-                if not self._console.is_terminal and cell.index not in self._begun:
-                    self.line(f"[{cell.index + 1}/{self._cells}] {cell}: {requests} requests")
-                self._begun.add(cell.index)
                 self._first = self._first or monotonic()
                 failed = f", {progress.failed} failed" if progress.failed else ""
                 counts = f"{progress.sent - progress.completed} in flight{failed}"
@@ -127,7 +127,7 @@ class Display:
                 few = f"{clients} client {'process is' if clients == 1 else 'processes are'} too few"
                 self.line(f"{cell}: {few}, measuring again with {more}")
             case LateClient(cell, late):
-                self.line(f"{cell}: the client was late, measuring again: {reason_text([late])}")
+                self._now(f"{cell}: the client was late, measuring again: {reason_text([late])}")
             case CellDone(cell, summary):
                 self._measured += 1
                 self._share(self._measured)
@@ -142,8 +142,6 @@ class Display:
             case Reporting():
                 self._share(0)
                 self._now("writing tables, figures and report")
-                if not self._console.is_terminal:
-                    self.line("writing tables, figures and report")
 
     def text(self, text: str) -> None:
         """Print sentences: in a terminal wrapped between words, elsewhere on one line."""
@@ -153,8 +151,8 @@ class Display:
         """Print tables, one below the other."""
         for table in tables:
             self._console.print(TerminalTable(table))
-            for line in (*table.legend, *table.notes):
-                self.text(line)
+            if remarks := " ".join((*table.legend, *table.notes)):
+                self.text(remarks)
 
     def line(self, text: str, hint: str = "") -> None:
         """Print a line of text, and a hint."""
@@ -201,7 +199,9 @@ def _summary(summary: OnlineSummary) -> str:
         parts.append(
             f"{summary.late_turns} of {summary.later_turns} later turns waited for the previous answer"
         )
-    parts += [f"INVALID: {reason_text([reason])}" for reason in summary.invalid_reasons]
+    only_late = {reason.kind for reason in summary.invalid_reasons} == {"late"}
+    verdict = "CLIENT LATE, the end of the run says whether it matters" if only_late else "INVALID"
+    parts += [f"{verdict}: {reason_text([reason])}" for reason in summary.invalid_reasons]
     parts += [
         f"NOTICE: {reason_text([fact])}"
         for fact in summary.notices

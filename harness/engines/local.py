@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from packaging.version import Version
 from pydantic import JsonValue
@@ -35,7 +35,7 @@ from harness.paths import ELSEWHERE
 from harness.plugins import adapter_call
 from harness.schema.fairness import EngineFact
 from harness.schema.profile import Tool
-from harness.schema.run_info import Code
+from harness.schema.run_info import Code, LaunchRecord
 from harness.telemetry.gpu import memory_restored
 
 GIVE_ONE = "leave this engine out, or give it sizes of 1"
@@ -271,6 +271,17 @@ class LocalEngine(Engine):
         keep = installation.python != Path(sys.executable)
         return supported_flags(installation, self.help_command(installation), keep)
 
+    def launch_record(
+        self, start: EngineSettings, installation: Installation, **fields: Any
+    ) -> LaunchRecord:
+        """Make the record of a start of `installation`. `fields` are those that the start knows."""
+        return start.engine_variant.launch_record(
+            version=installation.version,
+            released=load_file(self.config_file).released.get(installation.version),
+            gpus=start.gpus,
+            **fields,
+        )
+
     @contextmanager
     def open(
         self, settings: EngineSettings, log: Path, change: Callable[[Launch], Launch] = lambda launch: launch
@@ -279,11 +290,8 @@ class LocalEngine(Engine):
         installation = self.installed()
         engine_variant = settings.engine_variant
         launch = self.server(installation, settings, port=0)
-        record = engine_variant.launch_record(
-            version=installation.version,
-            released=load_file(self.config_file).released.get(installation.version),
-            gpus=settings.gpus,
-            codes=self.codes(installation, launch.argv, launch.env),
+        record = self.launch_record(
+            settings, installation, codes=self.codes(installation, launch.argv, launch.env)
         )
 
         def facts(report: SelfReport) -> dict[str, EngineFact]:

@@ -184,9 +184,9 @@ def time_batches(
         if code != 0 or not result_file.exists():
             raise EngineError(f"{label} ended with {describe_exit(code)}: {process.cause()}", f"see {log}")
         result = msgspec.json.decode(result_file.read_bytes(), type=_Result)
-    record = settings.engine_variant.launch_record(
-        version=installation.version,
-        gpus=settings.gpus,
+    record = engine.launch_record(
+        settings,
+        installation,
         argv=[*argv[:2], "JOB", "RESULT"],
         env=env,
         inherited=inherited(os.environ, env, engine.env_prefixes),

@@ -71,7 +71,8 @@ def facts(run: Run) -> dict[str, str]:
     lines["Sample"] = _sample(run) if run.repeats and not run.is_batch else ""
     version_of = versions(run.meta)
     labels = dict.fromkeys([*(label for _, label in run.engines if label in version_of), *version_of])
-    lines["Engines"] = ", ".join(f"{label} {version_of[label]}" for label in labels)
+    days = {launch.label: f" ({launch.released})" for launch in run.meta.launches if launch.released}
+    lines["Engines"] = ", ".join(f"{label} {version_of[label]}{days.get(label, '')}" for label in labels)
     lines["Measured"] = f"{_when(run.meta.created)}, rosebench {run.meta.versions.rosebench}"
     return {name: value for name, value in lines.items() if value}
 

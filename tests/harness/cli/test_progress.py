@@ -78,21 +78,19 @@ def test_plain_lines_where_there_is_no_terminal(show: Callable[..., list[str]]) 
         "skipped vLLM: not installed",
         "  hint: install it",
         f"{LABEL}: ready after 1.2 s; 3 requests to warm up",
-        f"[3/4] {LABEL}, scale 0.4, repeat 2: 10 requests",
         "skipped vLLM, scale 0.4, repeat 2: it died:",
         "last words",
         "  hint: hint it",
-        "writing tables, figures and report",
     ]
 
 
 def test_the_number_of_cells_follows_what_is_known(show: Callable[..., list[str]]) -> None:
-    begin = CellProgress(CELL, 10, Progress(0, 0, 0))
-    first, second = show(Started(Path("run"), 2, about=True), CellsExpected(5), begin)
+    done = CellDone(CELL, summary_of(30))
+    first, second = show(Started(Path("run"), 2, about=True), CellsExpected(5), done)
     assert first == "run run: about 2 cells" and second.startswith("[3/5] ")
 
 
-def test_cells_side_by_side_begin_with_a_line_each(show: Callable[..., list[str]]) -> None:
+def test_starts_side_by_side_are_one_line(show: Callable[..., list[str]]) -> None:
     sides = [replace(CELL, index=index) for index in (0, 1)]
 
     def progress_of(*counts: int) -> list[Event]:
@@ -107,9 +105,6 @@ def test_cells_side_by_side_begin_with_a_line_each(show: Callable[..., list[str]
     assert show(*events, *progress_of(0, 1, 2, 3, 4), *few, *progress_of(5, 6, 7, 8)) == [
         "run run: 2 cells",
         f"{LABEL}: ready after 1.2 s; 3 requests to warm up",
-        f"{LABEL}: ready after 1.2 s; 4 requests to warm up",
-        f"[1/2] {place}: 10 requests",
-        f"[2/2] {place}: 10 requests",
         f"{place}: 1 client process is too few, measuring again with 4",
         f"{place}: 4 client processes are too few, measuring again with 5",
     ]

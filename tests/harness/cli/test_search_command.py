@@ -77,7 +77,7 @@ def test_ctrl_c_names_the_command_that_goes_on(start_mock, start_bench, bench, t
     words = ("search", *servers, "--slo", LIMITS, *SHORT[:-1], "--cells", "3")
     first = start_bench(*words, "--out", str(tmp_path / "runs"))
     folder = first.until("run ").removeprefix("run ").partition(": ")[0]
-    first.until("[2/6]", send=signal.SIGINT)
+    first.until("[1/6]", send=signal.SIGINT)
     done = first.end()
     assert (done.code, done.out) == (130, f"{folder}/report.html\n")
     assert "cells are measured; nothing of t" in done.err
