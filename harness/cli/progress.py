@@ -44,10 +44,10 @@ class Display:
     """Prints events to stderr, so that stdout has only the report's path.
 
     A start and a cell are a line each; a terminal has those of later repeats only where a cell is invalid. It
-    has two more at its bottom, which are gone at the end. The bar is of what happens now: the requests of a warm-up or of a
-    cell; without a number of them it moves to and fro. The times are of the whole run, and what is left
-    follows from the share of its cells, or batches, that is done: in the first cell without the engine's
-    start, as so little of the cell is done.
+    has two more at its bottom, which are gone at the end. The bar is of what happens now: the requests of a
+    warm-up or of a cell; without a number of them it moves to and fro. The times are of the whole run, and
+    what is left follows from the share of its cells, or batches, that is done: in the first cell without the
+    engine's start, as so little of the cell is done.
     """
 
     def __init__(self, console: Terminal) -> None:

@@ -68,7 +68,13 @@ class TerminalTable:
         return widths if sum(widths) <= room else None
 
     def _as_columns(self, widths: Sequence[int]) -> RichTable:
-        rich = RichTable(title=Text(self._title), title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+        rich = RichTable(
+            title=Text(self._title),
+            title_justify="left",
+            box=SIMPLE_HEAD,
+            show_edge=False,
+            padding=(0, 1, 0, 0),
+        )
         for head, numeric, width in zip(self._heads, self._numeric, widths, strict=True):
             justify = "right" if numeric else "left"
             rich.add_column(Text(head), justify=justify, width=width, overflow="fold")  # type: ignore[arg-type]

@@ -271,9 +271,7 @@ class LocalEngine(Engine):
         keep = installation.python != Path(sys.executable)
         return supported_flags(installation, self.help_command(installation), keep)
 
-    def launch_record(
-        self, start: EngineSettings, installation: Installation, **fields: Any
-    ) -> LaunchRecord:
+    def launch_record(self, start: EngineSettings, installation: Installation, **fields: Any) -> LaunchRecord:
         """Make the record of a start of `installation`. `fields` are those that the start knows."""
         return start.engine_variant.launch_record(
             version=installation.version,

@@ -91,10 +91,12 @@ class Client:
                 return
         self._open(response, self._route[response.index])
 
-    def open_ahead(self, count: int) -> None:
-        """Make sure that `count` connections are open or being opened, so that no request waits for one."""
+    def open_ahead(self, count: int, at_once: int = sys.maxsize) -> None:
+        """Open connections until `count` are open or being opened, so that no request waits for one, but
+        only `at_once` to a target."""
         for route, idle in enumerate(self._idle):
-            for _ in range(ceil(count / len(self._idle)) - len(idle) - self._spares_opening[route]):
+            missing = ceil(count / len(self._idle)) - len(idle) - self._spares_opening[route]
+            for _ in range(min(missing, at_once)):
                 self._spares_opening[route] += 1
                 self._open(None, route)
 

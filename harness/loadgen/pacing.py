@@ -13,8 +13,9 @@ from harness.loadgen.load_plan import RawResponse, WireRequest
 
 #: Connections are opened so many handshakes before the requests that may need them, and within these times:
 #: three round trips to the other side of the world at most. Beyond those, so many are kept. An idle
-#: connection is no small matter to a server that has a thread for each.
-HANDSHAKES, LEAST_AHEAD_S, MOST_AHEAD_S, SPARE = 3, 0.02, 0.5, 2
+#: connection is no small matter to a server that has a thread for each. Opening many at once would delay what
+#: is due, and make handshakes look slow.
+HANDSHAKES, LEAST_AHEAD_S, MOST_AHEAD_S, SPARE, AT_ONCE = 3, 0.02, 0.5, 2, 8
 
 
 class OpenLoop:
@@ -73,7 +74,7 @@ class OpenLoop:
         horizon = monotonic() + ahead_s
         while self._opened < len(due) and due[self._opened][0] <= horizon:
             self._opened += 1
-        self._client.open_ahead(min(self._opened + SPARE, len(due)) - self._next)
+        self._client.open_ahead(min(self._opened + SPARE, len(due)) - self._next, AT_ONCE)
         wakes = [due[self._next][0]] if self._next < len(due) else []
         if self._opened < len(due):
             wakes.append(due[self._opened][0] - ahead_s)

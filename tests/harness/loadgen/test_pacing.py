@@ -9,8 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from harness.loadgen.load_plan import RawResponse, WireRequest
-from harness.loadgen.pacing import Batches
+from harness.loadgen.client import Client
+from harness.loadgen.load_plan import LoadPlan, RawResponse, Target, WireRequest
+from harness.loadgen.pacing import AT_ONCE, SPARE, Batches, OpenLoop
 
 
 class Submitted(list[tuple[int, float]]):
@@ -20,7 +21,7 @@ class Submitted(list[tuple[int, float]]):
         super().__init__()
         self.began = asyncio.Event()
 
-    def open_ahead(self, count: int) -> None:
+    def open_ahead(self, count: int, at_once: int = 0) -> None:
         pass
 
     def submit(self, index: int, t_sched: float, late_s: float | None = None) -> None:
@@ -45,3 +46,21 @@ def test_a_batch_begins_with_the_last_end_in_whatever_order_ends_are_reported(or
         return sent
 
     assert asyncio.run(send()) == [(0, t0), (1, t0), (2, t0), (3, max(ends)), (4, max(ends))]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(("due_s", "opened"), [(0.2, AT_ONCE), (100.0, SPARE)])
+def test_slow_handshakes_open_few_connections_at_a_time(due_s: float, opened: int) -> None:
+    """Three handshakes before hundreds of requests, not all of their connections are opened at once."""
+
+    async def open_ahead() -> int:
+        requests = [WireRequest(index, due_s, b"") for index in range(300)]
+        client = Client(LoadPlan(Target("127.0.0.1", 9, "/"), requests), [["127.0.0.1"]], {}, lambda _: None)
+        client.handshake_s = 0.1
+        pacing = OpenLoop(client, requests, monotonic())
+        pacing.start()
+        pacing.close()
+        client.close()
+        return len(client._opening)
+
+    assert asyncio.run(open_ahead()) == opened
