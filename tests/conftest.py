@@ -32,8 +32,8 @@ signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 #: A loaded machine is no fault of the code. Under CI the same examples are tried each time, elsewhere new
-#: ones: 50 of a property, 1,000 with `--hypothesis-profile thorough`.
-for profile, examples in {"patient": 50, "thorough": 1000}.items():
+#: ones: 25 of a property, 1,000 with `--hypothesis-profile thorough`.
+for profile, examples in {"patient": 25, "thorough": 1000}.items():
     settings.register_profile(
         profile,
         max_examples=examples,

@@ -260,7 +260,7 @@ def compared_by_ratios() -> Comparison:
     return comparison
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(st.lists(st.floats(10, 1e5), min_size=3, max_size=3), st.floats(0.1, 10))
 def test_work_that_differs_from_repeat_to_repeat_decides_nothing(work: list[float], scale: float) -> None:
     """A repeat that is heavier for both engines leaves interval and p as they are."""
@@ -304,7 +304,7 @@ def count(*given):
     return MAX_REPEATS + 1 if found is None else found
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(st.tuples(effects, effects), st.tuples(spreads, spreads), st.tuples(levels, levels))
 def test_smaller_effects_larger_spreads_and_stricter_levels_need_no_fewer(effect, spread, level):
     (small, large), (steady, noisy), (strict, loose) = map(sorted, (effect, spread, level))

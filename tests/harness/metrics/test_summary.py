@@ -66,7 +66,7 @@ def by_hand(rows):
     return good, samples
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(runs())
 def test_every_number_is_the_one_worked_out_by_hand(rows):
     found = summaries(rows)

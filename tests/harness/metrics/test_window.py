@@ -97,7 +97,7 @@ def rows_of(drawn):
     return rows
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @example([(0.0, 1.0, 2.0, 2, False), (0.0, 1.0, 2.5, 2, False), (0.0, 1.0, 2.599579248610616, 2, False)])
 @given(streams)
 def test_a_window_around_everything_changes_nothing(drawn):
@@ -119,7 +119,7 @@ def counts(requests, chunks, cut):
     return [len(group.requests), len(group.good), sums.output_tokens, sums.prompt_tokens]
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(streams, st.lists(st.floats(0, 25), max_size=3))
 @example([(0.0, 1.0, 1.0, 1, False)] * 10, [5e-324])  # a window in which no time passes
 def test_windows_side_by_side_hold_every_token_and_request_once(drawn, cuts):
@@ -131,7 +131,7 @@ def test_windows_side_by_side_hold_every_token_and_request_once(drawn, cuts):
     assert np.sum(found, axis=0).tolist() == counts(*tables, None)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(streams)
 def test_the_steady_state_lies_inside_the_cell(drawn):
     rows = rows_of(drawn)

@@ -222,7 +222,7 @@ def traces(draw: st.DrawFn) -> Trace:
     )
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(trace=traces())
 def test_what_is_written_reads_the_same(tmp_path_factory: pytest.TempPathFactory, trace: Trace) -> None:
     path = tmp_path_factory.mktemp("csv") / "drawn.csv"

@@ -49,7 +49,7 @@ def test_auto_meets_every_batch_size_up_to_the_loads(concurrency: int, rate: int
     assert met >= set(range(1, concurrency + 1))
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(st.integers(MAX_STAGGERED + 1, 600))
 def test_a_large_load_is_reached_without_long_answers(concurrency: int) -> None:
     waves = closed(concurrency).warmup_waves(seed=1)
@@ -57,7 +57,7 @@ def test_a_large_load_is_reached_without_long_answers(concurrency: int) -> None:
     assert max(request.output_tokens for wave in waves for request in wave) <= 8 + MAX_STAGGERED
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(st.integers(1, 200), st.integers(1, 200))
 def test_no_more_than_the_load_is_warmed_up(concurrency: int, n: int) -> None:
     load = closed(concurrency, n=n)
@@ -207,7 +207,7 @@ def test_a_mixture_keeps_its_rate_whatever_does_not_fit(tmp_path: Path, fit: str
     assert "1 of 1 clients" in load.source.record.origin
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.sampled_from(["drop", "clip", "scale"]), st.integers(1, 500), st.integers(0, 2**64 - 1), st.booleans()
 )

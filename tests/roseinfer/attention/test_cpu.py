@@ -89,7 +89,7 @@ def check(
 
 
 @pytest.mark.parametrize("kernel", [True, False])
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     cases(
         prompts=st.just([]),
@@ -102,7 +102,7 @@ def test_decode(kernel: bool, case: Case) -> None:
 
 
 @pytest.mark.parametrize("backend", [pytest.param("auto", marks=needs_bf16_products), "sdpa"])
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     cases(
         prompts=st.lists(

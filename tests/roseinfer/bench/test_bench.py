@@ -69,7 +69,7 @@ LARGE = StepCost(prompts=0.0, prompt_token=0, prompt_pair=0, decode=0.01, decode
 HOST = 1e-3
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.lists(st.floats(0.2, 0.9), min_size=1, max_size=8))
 def test_with_a_late_launch_who_comes_while_a_step_runs_is_in_the_next(arrivals: list[float]) -> None:
     """Within the launch of the next step, too, nobody waits for more than the step before his own."""

@@ -107,7 +107,7 @@ def close(out: torch.Tensor, expected: torch.Tensor) -> bool:
     return bool((out.double() - expected.double()).abs().max() <= TOLERANCE[out.dtype] * expected.abs().max())
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     rows=st.integers(1, 40), vectors=st.integers(1, 60), dtype=st.sampled_from(list(TOLERANCE)),
     scale=st.sampled_from([1e-3, 1.0, 30.0]), seed=st.integers(0, 99),
@@ -121,7 +121,7 @@ def test_norm_and_swiglu(rows: int, vectors: int, dtype: torch.dtype, scale: flo
     assert close(ops.swiglu(x), reference.swiglu(x))
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     rows=st.integers(1, 40), heads=st.integers(1, 12), dim=st.sampled_from([32, 64, 96, 128]),
     dtype=st.sampled_from(list(TOLERANCE)), normed=st.booleans(), seed=st.integers(0, 99),

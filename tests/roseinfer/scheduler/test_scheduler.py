@@ -38,7 +38,7 @@ from roseinfer.scheduler.waiting import Waiting
 from .cache_model import BLOCK, EOS, LOOKAHEAD, SETUPS, Job, Setup, jobs_of, serve
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(
     setup=SETUPS,
     jobs=st.sampled_from([1, 4]).flatmap(lambda clients: st.lists(jobs_of(clients), min_size=1, max_size=25)),
@@ -106,7 +106,7 @@ def test_decoding_requests_take_turns() -> None:
     assert set(counts.values()) == {12}
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     short=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 30)), min_size=20, max_size=70),
     prompts=st.integers(1, 3),
@@ -146,7 +146,7 @@ class NextTurn(Job):
 
 
 @given(rest=st.integers(1, 8), max_tokens=st.integers(1, 12), overlap=st.booleans())
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_the_next_turn_of_a_conversation_finds_the_answer(rest: int, max_tokens: int, overlap: bool) -> None:
     """All whole blocks of the prompt and of the answer without its last token."""
     first = Job(0, 8, rest, max_tokens, 0, False, 0, None)

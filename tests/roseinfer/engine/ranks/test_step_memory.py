@@ -15,7 +15,7 @@ from roseinfer.engine.ranks.messages import RankDone, receive
 from roseinfer.engine.ranks.step_memory import StepMemory, StepSizes
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(st.data())
 def test_steps_arrive_as_they_were_sent(data: st.DataObject) -> None:
     """With the table as it is then, of which only changed lines are sent."""

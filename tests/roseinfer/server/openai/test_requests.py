@@ -317,7 +317,7 @@ def change(draw: st.DataObject, body: dict[str, Any]) -> bytes:
     return data
 
 
-@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@settings(max_examples=75, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_no_body_breaks_the_server(serving: Any, data: st.DataObject) -> None:
     reply = serving.request("/v1/completions", change(data, COMPLETION))
