@@ -11,6 +11,7 @@ import sysconfig
 import zipfile
 from pathlib import Path
 
+import matplotlib
 import pytest
 import torch  # noqa: F401  # kernels use its OpenMP runtime
 
@@ -107,6 +108,7 @@ class Environment:
         ours = ("BENCH_", "PYTHON", "ROSEINFER_")
         kept = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
         folders = {f"XDG_{kind}_HOME": str(self.user / kind.lower()) for kind in ("CACHE", "CONFIG")}
+        folders["MPLCONFIGDIR"] = matplotlib.get_cachedir()  # fonts need not be listed again
         done = subprocess.run(
             [self.bin / program, *words],
             cwd=self.cwd,

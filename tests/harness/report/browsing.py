@@ -21,13 +21,15 @@ Object.defineProperty(navigator, "clipboard", {value: {writeText: async text => 
 window.saved = [];
 HTMLAnchorElement.prototype.click = function () { window.saved.push([this.download, this.href]) };
 """
+#: The plots that are visible, asked of the page at once: Selenium asks for each element.
+PLOTS = "return [...document.querySelectorAll('.plot')].filter(plot => plot.checkVisibility())"
 IS_LOADED = "return location.href.split('#')[0] === arguments[0] && document.readyState === 'complete'"
 
 
 def patient(browser):
     """Waits a minute at most. Most of what is waited for comes within a few frames, not in the half second
     after which it would be looked for again."""
-    return WebDriverWait(browser, 60, poll_frequency=0.02)
+    return WebDriverWait(browser, 60, poll_frequency=0.05)
 
 
 def visit(browser, address, ready=False):
@@ -53,14 +55,19 @@ def opened(browser, address):
 def chart(page, name="ttft"):
     """A plot, once it is drawn and the page has scrolled there: by name, or by place among the visible."""
     if isinstance(name, int):
-        plot = [each for each in page.find_elements("css selector", ".plot") if each.is_displayed()][name]
+        plot = page.execute_script(PLOTS)[name]
     else:
         named = page.find_elements("css selector", f".plot[data-chart$='/{name}']")
         plot = named[0] if named else page.find_element("css selector", ".plot")
-    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", plot)
-    patient(page).until(lambda page: plot.get_attribute("data-range-y"))
+    drawn(page, plot)
     laid_out(page)
     return plot
+
+
+def drawn(page, plot):
+    """Scroll to a plot and wait until it is drawn."""
+    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", plot)
+    patient(page).until(lambda page: plot.get_attribute("data-range-y"))
 
 
 def laid_out(page):

@@ -13,7 +13,7 @@ from harness.report.figures import fitted
 from harness.report.render import write_report
 from harness.runs.reader import load_run
 
-from .browsing import IN_A_BROWSER, chart, ends, laid_out, opened, patient, visit
+from .browsing import IN_A_BROWSER, PLOTS, chart, drawn, ends, laid_out, opened, patient, visit
 from .conftest import ENGINES, make_online
 
 pytestmark = IN_A_BROWSER
@@ -30,12 +30,10 @@ def test_axes_are_those_of_the_figures(browser, tmp_path):
     engines = [replace(ENGINES[0], prefill_s=0.0003), replace(ENGINES[2], prefill_s=3.0)]
     page = page_of(browser, tmp_path, engines)
     page.execute_script("for (const about of document.querySelectorAll('details')) about.open = true")
-    drawn, logarithmic = charts(load_run(tmp_path / "run", trust=True)).every, 0
-    for plot in page.find_elements("css selector", ".plot"):
-        if not plot.is_displayed():
-            continue
-        shown = drawn[plot.get_attribute("data-chart").partition("/")[2]]
-        chart(page, shown.name)
+    every, logarithmic = charts(load_run(tmp_path / "run", trust=True)).every, 0
+    for plot in page.execute_script(PLOTS):
+        shown = every[plot.get_attribute("data-chart").partition("/")[2]]
+        drawn(page, plot)
         for which, axis in (("x", shown.x), ("y", shown.y)):
             scale = fitted(axis, shown.shown, which)
             assert ends(plot, which) == pytest.approx([scale.low, scale.high], rel=1e-4, abs=1e-4), shown.name
@@ -107,9 +105,12 @@ def test_the_index_shows_what_has_all_words_of_the_filter(browser):
     address = (REPORTS / "index.html").resolve().as_uri()
 
     def rows():
+        headings = (
+            "return [...document.querySelectorAll('.glance tr.group')].filter(row => row.checkVisibility())"
+            ".map(row => row.innerText.trim())"
+        )
         shown = browser.find_elements("css selector", ".glance tr[data-filter]:not([hidden])")
-        headings = browser.find_elements("css selector", ".glance tr.group")
-        return len(shown), [heading.text for heading in headings if heading.is_displayed()]
+        return len(shown), browser.execute_script(headings)
 
     visit(browser, address)
     everything, headings = rows()

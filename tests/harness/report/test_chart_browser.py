@@ -41,16 +41,22 @@ def page(browser, report):
 
 
 def legend(page, label):
-    buttons = page.find_elements("css selector", ".legend button")
-    button = next(b for b in buttons if b.get_attribute("data-label") == label and b.is_displayed())
-    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", button)
-    return button
+    return page.execute_script(
+        "const button = [...document.querySelectorAll('.legend button')].find("
+        "  b => b.dataset.label === arguments[0] && b.checkVisibility());"
+        "button.scrollIntoView({block: 'center'}); return button",
+        label,
+    )
 
 
 def tool(page, plot, name):
     """A button above a plot."""
-    figure = page.execute_script("return arguments[0].closest('figure')", plot)
-    return next(b for b in figure.find_elements("css selector", ".chart-tools button") if b.text == name)
+    return page.execute_script(
+        "return [...arguments[0].closest('figure').querySelectorAll('.chart-tools button')].find("
+        "  b => b.innerText.trim() === arguments[1])",
+        plot,
+        name,
+    )
 
 
 def test_hiding_an_engine_rescales_every_chart(page):

@@ -133,16 +133,12 @@ def test_chat_with_smollm2(integration: None) -> None:
     template, tokenizer = ChatTemplate.load(folder), load_tokenizer(str(folder))
     theirs = AutoTokenizer.from_pretrained(folder)
     llm = LLM(config_of(folder, kv_tokens=256, max_model_len=128))
-    for question, answer in (
-        ("What is the capital of France?", "The capital of France is Paris."),
-        ("Who wrote Hamlet?", "The Bard's own son, William Shakespeare"),
-    ):
-        talk = [{"role": "user", "content": question}]
-        prompt = tokenizer.encode(template.render(talk), special_tokens=False).tolist()
-        assert prompt == theirs.apply_chat_template(talk, add_generation_prompt=True, return_dict=False)
-        output = llm.generate([prompt], SamplingParams(max_tokens=10))[0]
-        ends = output[-1] == theirs.eos_token_id
-        assert (len(output) == 10 or ends) and is_greedy(folder, prompt, output)
-        assert theirs.eos_token_id not in output[:-1]
-        detokenizer = tokenizer.detokenizer()
-        assert "".join(map(detokenizer.push, output)).startswith(answer)
+    talk = [{"role": "user", "content": "What is the capital of France?"}]
+    prompt = tokenizer.encode(template.render(talk), special_tokens=False).tolist()
+    assert prompt == theirs.apply_chat_template(talk, add_generation_prompt=True, return_dict=False)
+    output = llm.generate([prompt], SamplingParams(max_tokens=10))[0]
+    ends = output[-1] == theirs.eos_token_id
+    assert (len(output) == 10 or ends) and is_greedy(folder, prompt, output)
+    assert theirs.eos_token_id not in output[:-1]
+    detokenizer = tokenizer.detokenizer()
+    assert "".join(map(detokenizer.push, output)).startswith("The capital of France is Paris.")

@@ -19,7 +19,7 @@ import psutil
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen3Config, Qwen3MoeConfig
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen3MoeConfig
 
 from roseinfer.config import ConfigError, EngineConfig, RankError
 from roseinfer.engine.load import LoadedModel, load_model
@@ -40,21 +40,18 @@ pytestmark = pytest.mark.integration
 ONE_THREAD = {"threads": 1, "kv_tokens": 4096}
 #: More tokens than have their logits at once.
 LONG = list(range(1, PROMPT_ROWS + 40))
-#: Biases and a head of its own; norms of queries and keys, and one head of keys and values for two ranks.
+#: Biases and a head of its own; experts, norms of queries and keys, one head of keys and values on two ranks.
 SHAPES: dict[str, PreTrainedConfig] = {
     "llama": LlamaConfig(
         vocab_size=VOCAB, num_hidden_layers=2, hidden_size=96, intermediate_size=160, num_attention_heads=6,
         num_key_value_heads=2, head_dim=32, max_position_embeddings=1024, attention_bias=True, mlp_bias=True,
         tie_word_embeddings=False,
     ),
-    "qwen3": Qwen3Config(
-        vocab_size=VOCAB, num_hidden_layers=2, hidden_size=64, intermediate_size=128, num_attention_heads=4,
-        num_key_value_heads=1, head_dim=32, max_position_embeddings=1024, tie_word_embeddings=True,
-    ),
     "qwen3_moe": Qwen3MoeConfig(
         vocab_size=VOCAB, num_hidden_layers=2, hidden_size=64, intermediate_size=128, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=32, max_position_embeddings=1024, num_experts=8,
+        num_key_value_heads=1, head_dim=32, max_position_embeddings=1024, num_experts=8,
         num_experts_per_tok=2, moe_intermediate_size=48, norm_topk_prob=True, mlp_only_layers=[0],
+        tie_word_embeddings=True,
     ),
 }  # fmt: skip
 
