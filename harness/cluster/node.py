@@ -35,7 +35,7 @@ from harness.engines.placement import MIN_CORES, physical_cores, split
 from harness.engines.registry import get_engine
 from harness.errors import BenchError
 from harness.loadgen.host_load import HostLoad
-from harness.loadgen.live_answers import answer_texts
+from harness.loadgen.live_answers import LiveAnswer, read_answers
 from harness.loadgen.load_plan import ClientUsage, LoadPlan, LoadResult, Progress, WireRequest
 from harness.models.model_folder import resolve
 from harness.records.cell import Wanted, read_responses
@@ -216,10 +216,10 @@ class Node:
         tables = packed(answers.requests), packed(answers.chunks)
         return tables if share is None else share.put(msgspec.msgpack.encode(tables))
 
-    def texts(self, indices: Sequence[int]) -> dict[int, str]:
+    def texts(self, indices: Sequence[int]) -> dict[int, LiveAnswer]:
         """Return the texts of answers to these requests that came here."""
         assert self._result is not None
-        return answer_texts(self._result.responses, indices)
+        return read_answers(self._result.responses, indices)
 
     def end_load(self) -> None:
         """End the client processes and forget what came back."""

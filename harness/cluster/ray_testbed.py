@@ -22,6 +22,7 @@ from harness.cluster.testbed import Reading, SentLoad, Testbed, Watch
 from harness.engines.base import Engine, EngineSettings, Server
 from harness.errors import LostNodeError
 from harness.loadgen.host_load import ProgressCallback, total
+from harness.loadgen.live_answers import LiveAnswer
 from harness.loadgen.load_plan import ClientUsage, LoadPlan, Progress
 from harness.loadgen.run_load import Dealing
 from harness.records.cell import MEASURED, RECEIVED, Answers
@@ -229,7 +230,7 @@ def collected(
     nodes at once, so that few are held here. They come through Ray's object store, or through `share`."""
     tokenizer = Tokenizer(reading.tokenizer, name) if reading.tokenizer else None
     requests, chunks = [MEASURED.empty_table()], [RECEIVED.empty_table()]
-    texts: dict[int, str] = {}
+    texts: dict[int, LiveAnswer] = {}
     for sender in senders if reading.texts_of else ():
         texts |= sender.node.call("texts", reading.texts_of)
     for part in _parts(sum(sender.requests for sender in senders), reading.most_tokens):

@@ -19,7 +19,7 @@ from harness.engines.placement import CpuSplit, physical_cores, split
 from harness.engines.selection import Selection, select_engines
 from harness.errors import BenchError, UsageError
 from harness.loadgen.host_load import HostLoad, ProgressCallback
-from harness.loadgen.live_answers import answer_texts
+from harness.loadgen.live_answers import read_answers
 from harness.loadgen.load_plan import LoadPlan
 from harness.loadgen.run_load import deal
 from harness.models.text_tokens import token_counter
@@ -57,7 +57,7 @@ class ThisTestbed(Testbed):
         answers = read_responses(
             result.responses, result.t0, reading.expected, tokens_of, fields=reading.fields
         )
-        answers.texts = answer_texts(result.responses, reading.texts_of)
+        answers.texts = read_answers(result.responses, reading.texts_of)
         return SentLoad(answers, result.usage)
 
     @contextmanager

@@ -4,7 +4,8 @@ Weka's kv-cache-tester publishes jobs as JSON objects, a file each or a line eac
 `hash_id_scope` (`local`: the ids are the job's own; `global`: equal ids in all jobs are equal blocks) and
 `requests`, each with `t` (seconds since the job began), `in` and `out` (tokens), `hash_ids` (of the whole
 blocks of its input), and in newer files `api_time` and `think_time` (seconds that the answer took, and that
-passed before the request). Requests of `type` `subagent` hold a job of their own and are left out.
+passed before the request). An entry of `type` `subagent` has the requests of another agent: the first comes
+after the main agent's request before it, and the main agent's next one waits for those that had ended.
 (github.com/callanjfox/kv-cache-tester, docs/trace_replay_tester.md)
 
 TraceLab (arXiv 2606.30560, CC BY 4.0; github.com/uw-syfi/TraceLab, README.md and artifacts/utils/README.md)
@@ -38,6 +39,8 @@ from harness.errors import UsageError
 Tokens = Annotated[int, msgspec.Meta(ge=0)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 Line = TypeVar("Line")
+#: Places of turns in their job.
+Turns = tuple[int, ...]
 WEKA_HINT = "give a job's JSON file, JSON lines, or a folder of such files, as kv-cache-tester has them"
 TRACELAB_HINT = "give TraceLab's syfi_coding_trace.jsonl.gz, a part of it, or a folder of such files"
 BLOCK_TOKENS = 64
@@ -51,13 +54,15 @@ class AgentTurn:
 
     Attributes:
         blocks: Runs of consecutive ids of the leading blocks of its input.
-        think_s: Seconds between the answer before it and itself, in which tools run.
+        think_s: Seconds between the last of the answers before it and itself, in which tools run.
+        after: Turns of the job, before it, whose answers it needs.
     """
 
     input_tokens: int
     output_tokens: int
     blocks: tuple[range, ...]
     think_s: float
+    after: Turns = ()
 
     @property
     def block_ids(self) -> list[int]:
@@ -66,14 +71,13 @@ class AgentTurn:
 
 @dataclass(frozen=True)
 class AgentJobs:
-    """Jobs of turns. `left_out` says what of the file is not in them."""
+    """Jobs of turns."""
 
     name: str
     jobs: tuple[tuple[AgentTurn, ...], ...]
     block_size: int
     sha256: str
     origin: str
-    left_out: str | None = None
 
 
 def runs_of(ids: Iterable[int]) -> tuple[range, ...]:
@@ -121,6 +125,12 @@ class _WekaRequest(msgspec.Struct):
     hash_ids: tuple[int, ...] = ()
     api_time: Seconds | None = None
     think_time: Seconds | None = None
+    duration_ms: Seconds = 0.0  # of a subagent
+    requests: list[_WekaRequest] = []
+
+    @property
+    def is_answered(self) -> bool:
+        return bool(self.input_tokens and self.output_tokens)
 
 
 class _WekaJob(msgspec.Struct):
@@ -137,23 +147,37 @@ def read_weka(path: Path) -> AgentJobs:
     sizes = {job.block_size for job in files}
     if len(sizes) > 1:
         raise UsageError(f"{path} has jobs with blocks of several sizes", WEKA_HINT)
-    subagents = sum(request.type == "subagent" for job in files for request in job.requests)
-    left_out = f"{subagents} jobs of subagents left out" if subagents else None
-    return AgentJobs(path.stem, tuple(jobs), max(sizes, default=1), digest.hexdigest(), str(path), left_out)
+    return AgentJobs(path.stem, tuple(jobs), max(sizes, default=1), digest.hexdigest(), str(path))
 
 
 def _weka_turns(job: _WekaJob, number: int) -> tuple[AgentTurn, ...]:
-    """Return the requests that make an answer, in order of time."""
+    """Return the requests that make an answer, in order of time, a subagent's after that which began it."""
     first_id = 0 if job.hash_id_scope == "global" else (number + 1) << 64
-    requests = [it for it in job.requests if it.type != "subagent" and it.input_tokens and it.output_tokens]
-    requests.sort(key=lambda request: request.t)
-    turns = []
-    for before, request in zip([None, *requests], requests, strict=False):
-        think_s = request.think_time
+    turns: list[AgentTurn] = []
+    ends: list[float] = []
+
+    def add(request: _WekaRequest, after: Turns, t: float, think_s: float | None) -> Turns:
         if think_s is None:
-            think_s = 0.0 if before is None else max(0.0, request.t - before.t - (before.api_time or 0.0))
+            think_s = max(0.0, t - max((ends[place] for place in after), default=t))
         blocks = runs_of(first_id + block for block in request.hash_ids)
-        turns.append(AgentTurn(request.input_tokens, request.output_tokens, blocks, think_s))
+        turns.append(AgentTurn(request.input_tokens, request.output_tokens, blocks, think_s, after))
+        ends.append(t + (request.api_time or 0.0))
+        return (len(turns) - 1,)
+
+    main: Turns = ()
+    running: list[tuple[float, Turns]] = []  # when each subagent had ended, and its last turn
+    for request in sorted(job.requests, key=lambda request: request.t):
+        if request.type == "subagent":
+            latest = main
+            for inner in sorted((it for it in request.requests if it.is_answered), key=lambda it: it.t):
+                t = inner.t if inner.t >= request.t else request.t + inner.t
+                latest = add(inner, latest, t, None if latest == main else inner.think_time)
+            if latest != main:
+                running.append((max(request.t + request.duration_ms / 1e3, ends[latest[0]]), latest))
+        elif request.is_answered:
+            joined = [turn for end, last in running if end <= request.t for turn in last]
+            running = [it for it in running if it[0] > request.t]
+            main = add(request, (*main, *joined), request.t, None if joined else request.think_time)
     return tuple(turns)
 
 
@@ -225,7 +249,8 @@ def _tracelab_turns(rounds: list[_Round], number: int) -> tuple[AgentTurn, ...]:
         if shared and shared[-1].stop == new.start:
             shared, new = shared[:-1], range(shared[-1].start, new.stop)
         following = max(following, new.stop)
-        turns.append(AgentTurn(tokens, turn.output_tokens, (*shared, new), wait_s))
+        after = (len(turns) - 1,) if turns else ()
+        turns.append(AgentTurn(tokens, turn.output_tokens, (*shared, new), wait_s, after))
         before = turn
     return tuple(turns)
 

@@ -2,9 +2,9 @@
 
 An entry is `{"prompt", "completion"?}`, `{"messages": [{"role", "content", "think_s"?}]}` as OpenAI's API has
 it, its content a text or a list of parts, or `{"conversations": [{"from", "value"}]}` as ShareGPT has it.
-Other keys are ignored, but for `tools`, which are refused, as they would have to be sent. An entry with none
-of these is an error, and so is a message of another role, as a tool's. One with anything but text, such as an
-image, is left out, and so is a conversation of ShareGPT's with an unknown speaker.
+With `tools`, or messages of tools, `messages` are a job (`jobs.py`), each sent as it is. Other keys are
+ignored. An entry with none of these is an error, and so is a message of another role. One with anything but
+text, such as an image, is left out, and so is a conversation of ShareGPT's with an unknown speaker.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
 from harness import paths
+from harness.datasets import jobs
+from harness.datasets.jobs import AGENTPERF_SHA256, AGENTPERF_WHEEL, Call, Job, Json, RecordedMessage
 from harness.errors import UsageError
 
 _HINT = "give JSON lines of prompt, messages or conversations, or ShareGPT's JSON (docs/workloads.md)"
+_JOB_ROLES = ("system", "developer", "user", "assistant", "tool")
 _SPEAKERS = {
     **dict.fromkeys(("system", "developer"), "system"),
     **dict.fromkeys(("user", "human"), "user"),
@@ -48,13 +51,33 @@ class Conversation:
     turns: tuple[Turn, ...]
     system: str | None = None
 
+    @property
+    def size(self) -> int:
+        """Number of its turns."""
+        return len(self.turns)
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """The turns as requests."""
+        messages: list[Json] = [] if self.system is None else [{"role": "system", "content": self.system}]
+        calls: list[Call] = []
+        quoted: list[tuple[int, int]] = []
+        for place, turn in enumerate(self.turns):
+            messages.append({"role": "user", "content": turn.question})
+            after = (place - 1,) if place else ()
+            calls.append(Call(tuple(messages), turn.answer, None, after, turn.think_s, tuple(quoted)))
+            quoted.append((len(messages), place))
+            messages.append({"role": "assistant", "content": turn.answer or ""})
+        return tuple(calls)
+
 
 @dataclass(frozen=True)
 class Dataset:
-    """Conversations in the order of their file; `skipped` entries have no question, or more than text."""
+    """Conversations and jobs in the order of their file; `skipped` entries have no question, or more than
+    text."""
 
     name: str
-    conversations: tuple[Conversation, ...]
+    conversations: tuple[Conversation | Job, ...]
     sha256: str
     origin: str
     licence: str | None = None
@@ -62,30 +85,11 @@ class Dataset:
     skipped: int = 0
 
 
-class _Part(msgspec.Struct):
-    type: str
-    text: str = ""
-
-
-class _Message(msgspec.Struct):
-    content: str | list[_Part] | None = None
-    role: str = ""
-    speaker: str = msgspec.field(name="from", default="")
-    value: str | None = None
-    think_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
-
+class _Message(RecordedMessage):
     @property
     def speaks(self) -> str | None:
         """The speaker's role; None if it is unknown."""
         return _SPEAKERS.get((self.role or self.speaker).lower())
-
-    @property
-    def text(self) -> str | None:
-        """The message's text; None if it has anything else."""
-        if isinstance(self.content, list):
-            texts = [part.text for part in self.content if part.type == "text"]
-            return "\n".join(texts) if len(texts) == len(self.content) else None
-        return self.content or self.value or ""
 
 
 class _Entry(msgspec.Struct):
@@ -99,11 +103,9 @@ class _Entry(msgspec.Struct):
         """Raise UsageError, with the place of the line, for an entry that cannot be sent as it is meant."""
         if self.prompt is None and self.messages is None and self.conversations is None:
             raise UsageError(f"{place} has no prompt, messages or conversations", _HINT)
-        if isinstance(self.tools, list) and self.tools:
-            raise UsageError(
-                f"{place}: tools are not supported: a model would be asked without them",
-                "remove `tools` from the line to ask without them, or leave the line out",
-            )
+        if self.has_tools:
+            self._check_tools(place)
+            return
         has_question = False
         for number, message in enumerate(self.messages or (), start=1):
             has_question |= message.speaks == "user"
@@ -124,8 +126,44 @@ class _Entry(msgspec.Struct):
                     'give it a text, as {"role": "user", "content": "…"}, or leave the message out',
                 )
 
+    @property
+    def has_tools(self) -> bool:
+        """Whether it is a job with tools."""
+        messages = self.messages or ()
+        return self.tools not in (None, [], "[]") or any(
+            it.tool_calls or it.role == "tool" for it in messages
+        )
 
-def read_sharegpt(path: Path, raw: bytes) -> tuple[list[Conversation], int]:
+    def _check_tools(self, place: str) -> None:
+        """Raise UsageError for a job that a server would refuse."""
+        tools = [] if self.tools is None else self.tools
+        named = isinstance(tools, list) and all(
+            isinstance(it, dict) and isinstance(it.get("function"), dict) and it["function"].get("name")
+            for it in tools
+        )
+        if not named:
+            raise UsageError(
+                f"{place}: `tools` is no list of functions with names",
+                'give each as {"type": "function", "function": {"name": "…", "parameters": {…}}}',
+            )
+        if not self.messages:
+            raise UsageError(f"{place} has tools and no messages", "give what the agent sends as `messages`")
+        known: set[str] = set()
+        for number, message in enumerate(self.messages, start=1):
+            if message.role not in _JOB_ROLES:
+                raise UsageError(
+                    f"{place}: message {number} is of {message.role or message.speaker!r}, and is refused",
+                    f"the roles that are known: {', '.join(_JOB_ROLES)}; or leave the line out",
+                )
+            if message.role == "tool" and message.tool_call_id not in known:
+                raise UsageError(
+                    f"{place}: message {number} is a tool's, and answers no call before it",
+                    "give it the `tool_call_id` of one of the `tool_calls` before it",
+                )
+            known |= {call.id for call in message.tool_calls or ()}
+
+
+def read_sharegpt(path: Path, raw: bytes) -> tuple[list[Conversation | Job], int]:
     """Return the conversations of a JSON list, and the number of entries without one. Raises UsageError."""
     try:
         entries = msgspec.json.decode(raw.removeprefix(BOM_UTF8), type=list[_Entry])
@@ -134,7 +172,7 @@ def read_sharegpt(path: Path, raw: bytes) -> tuple[list[Conversation], int]:
     return _conversations(path, entries)
 
 
-def read_jsonl(path: Path, raw: bytes) -> tuple[list[Conversation], int]:
+def read_jsonl(path: Path, raw: bytes) -> tuple[list[Conversation | Job], int]:
     """Return the conversations of JSON lines, and the number of lines without one.
 
     Raises:
@@ -154,19 +192,24 @@ def read_jsonl(path: Path, raw: bytes) -> tuple[list[Conversation], int]:
     return _conversations(path, entries)
 
 
-def _conversations(path: Path, entries: Sequence[_Entry]) -> tuple[list[Conversation], int]:
+def _conversations(path: Path, entries: Sequence[_Entry]) -> tuple[list[Conversation | Job], int]:
     conversations = [it for entry in entries if (it := _conversation(entry)) is not None]
     if not conversations:
         raise UsageError(f"{path} has no prompt and no conversation", _HINT)
     return conversations, len(entries) - len(conversations)
 
 
-def _conversation(entry: _Entry) -> Conversation | None:
+def _conversation(entry: _Entry) -> Conversation | Job | None:
     """Join questions with the answers after them.
 
     An answer before the first question is left out, and so is a conversation that cannot be sent whole.
     Messages of one speaker in a row are one.
     """
+    if entry.has_tools:
+        if any(message.text is None for message in entry.messages or ()):
+            return None
+        job = jobs.chain(entry.messages or (), entry.tools or ())
+        return job if job.calls else None
     if entry.prompt:
         return Conversation((Turn(entry.prompt, entry.completion or None),))
     system, turns = None, list[Turn]()
@@ -193,7 +236,7 @@ def _conversation(entry: _Entry) -> Conversation | None:
 
 #: Bytes of a file: conversations take about four times as much memory.
 MAX_BYTES = 4 << 30
-Reader = Callable[[Path, bytes], tuple[list[Conversation], int]]
+Reader = Callable[[Path, bytes], tuple[list[Conversation | Job], int]]
 READERS: dict[str, Reader] = {"sharegpt": read_sharegpt, "jsonl": read_jsonl}
 
 
@@ -233,14 +276,33 @@ NAMED = {
 }
 
 
+def _load_jobs(kind: str, place: Path, named: bool) -> Dataset:
+    """Return the jobs of agents of a place. Raises UsageError."""
+    found, digest, left_out = jobs.READERS[kind](place)
+    if not any(job.calls for job in found):
+        raise UsageError(f"{place} has no job of an agent", jobs.HINTS[kind])
+    if digest == AGENTPERF_SHA256:
+        origin, note = "pypi.org/project/agentperf-local, 0.3.4", "8 tasks of 168 turns, recorded with tools"
+        return Dataset("agentperf", tuple(found), digest, origin, "Apache-2.0", note)
+    if named:
+        raise UsageError(
+            f"the tasks in {place} are not those of {AGENTPERF_WHEEL}: sha256 {digest}",
+            f"give agentperf:{place} to use them, or fetch that wheel",
+        )
+    return Dataset(place.stem, tuple(found), digest, str(place), note=left_out)
+
+
 @cache
 def load_dataset(text: str) -> Dataset:
-    """Return a dataset by its name, or as `sharegpt:FILE` or `jsonl:FILE`.
+    """Return a dataset by its name, or as `KIND:PLACE`.
 
     Raises:
         UsageError: There is none, it cannot be read, or it is not the published file.
     """
     kind, colon, file = text.partition(":")
+    if kind in jobs.READERS and (colon or text == "agentperf"):
+        place = Path(file).expanduser() if colon else jobs.find_agentperf()
+        return _load_jobs(kind, place, not colon)
     named = NAMED.get(text)
     if named is not None:
         path, reader = next(_copies(named.file), None), named.reader
@@ -252,7 +314,8 @@ def load_dataset(text: str) -> Dataset:
         kind = "jsonl" if text.endswith(".jsonl") else "sharegpt"
         raise UsageError(f"{text!r} is a file, not the name of a dataset", f"write {kind}:{text}")
     else:
-        names = ", ".join([*NAMED, *(f"{kind}:FILE" for kind in READERS), "weka:PLACE", "tracelab:PLACE"])
+        files, places = (f"{kind}:FILE" for kind in READERS), ("otel", "weka", "tracelab")
+        names = ", ".join([*NAMED, "agentperf", *files, *(f"{kind}:PLACE" for kind in places)])
         raise UsageError(f"there is no dataset {text!r}", f"give one of {names}")
     raw = _read(path)
     digest = hashlib.sha256(raw).hexdigest()

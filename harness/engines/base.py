@@ -118,6 +118,8 @@ class Encoder:
         request_fields = {**self.prompts.fields(request), **self.length(request.output_tokens)}
         if request.adapter is not None:
             request_fields["model"] = request.adapter
+        if request.tools:
+            request_fields["tools"] = request.tools
         if request.response_format is not None:
             request_fields["response_format"] = request.response_format
         return msgspec.json.encode({**self.fields, **request_fields})

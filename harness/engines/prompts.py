@@ -109,8 +109,8 @@ class Words:
         return {"messages": messages}
 
     def tokens(self, request: PlannedRequest) -> int | None:
-        if not self._lengths.exact:
-            return None
+        if not self._lengths.exact or request.tools or any("tool_calls" in m for m in request.messages or ()):
+            return None  # engines write tools into a prompt in ways of their own
         if self._template is not None:
             return self._lengths.tokens(self._template.tokens(self._messages(request)))
         if request.text is not None or request.messages is not None:

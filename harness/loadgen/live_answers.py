@@ -17,8 +17,18 @@ from harness.loadgen.sse import Content, answer_of, read_events, read_json
 from harness.loadgen.typed_events import as_chunk
 
 #: A control character that no prompt has, as it is in text and as JSON writes it.
-_IN_TEXT = re.compile(r"\x01answer (\d+)\x01")
-_IN_JSON = re.compile(rb"\\u0001answer (\d+)\\u0001")
+_IN_TEXT = re.compile(r"\x01(?:answer (\d+)|call (\d+)\.(\d+) ([^|]*)\|(.*?))\x01", re.DOTALL)
+_IN_JSON = re.compile(rb"\\u0001(?:answer (\d+)|call (\d+)\.(\d+) ([^|]*)\|(.*?))\\u0001", re.DOTALL)
+
+
+class LiveAnswer(msgspec.Struct):
+    """Text of an answer, without reasoning, and its tool calls: names and arguments."""
+
+    text: str = ""
+    calls: list[tuple[str, str]] = []
+
+
+NO_ANSWER = LiveAnswer()
 
 
 def answer_marker(index: int) -> str:
@@ -26,18 +36,57 @@ def answer_marker(index: int) -> str:
     return f"\x01answer {index}\x01"
 
 
-def fill_text(text: str, answers: Mapping[int, str]) -> str:
+def call_marker(index: int, number: int, recorded: Mapping[str, str]) -> str:
+    """Make the marker for the arguments of a tool call in the answer to request `index`.
+
+    Those of the `recorded` function stay where the answer's call at that place is of no such function: the
+    results that were recorded need a call before them.
+    """
+    return f"\x01call {index}.{number} {recorded['name']}|{recorded['arguments']}\x01"
+
+
+def _filling(found: Sequence[str], answers: Mapping[int, LiveAnswer]) -> str | None:
+    """Return what stands for a marker, by its groups; None: what it has of the record."""
+    answer, call, number, name, _ = found
+    if answer:
+        return answers.get(int(answer), NO_ANSWER).text
+    made = answers.get(int(call), NO_ANSWER).calls[int(number) :][:1]
+    return made[0][1] if made and made[0][0] == name else None
+
+
+def fill_text(text: str, answers: Mapping[int, LiveAnswer]) -> str:
     """A text with its markers replaced; an answer that is not there is empty."""
-    return _IN_TEXT.sub(lambda match: answers.get(int(match[1]), ""), text)
+
+    def filled(match: re.Match[str]) -> str:
+        text = _filling(match.groups(""), answers)
+        return match[5] if text is None else text
+
+    return _IN_TEXT.sub(filled, text)
 
 
-def fill_body(body: bytes, answers: Mapping[int, bytes]) -> bytes:
-    """The same for the body of a request; answers are JSON text without its quotes."""
-    return _IN_JSON.sub(lambda match: answers.get(int(match[1]), b""), body)
+def fill_body(body: bytes, answers: Mapping[int, LiveAnswer]) -> bytes:
+    """The same for the body of a request, which is JSON."""
+
+    def filled(match: re.Match[bytes]) -> bytes:
+        text = _filling([group.decode() for group in match.groups(b"")], answers)
+        return match[5] if text is None else msgspec.json.encode(text)[1:-1]
+
+    return _IN_JSON.sub(filled, body)
+
+
+class _Function(msgspec.Struct):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _ToolCall(msgspec.Struct):
+    index: int = 0
+    function: _Function | None = None
 
 
 class _Delta(msgspec.Struct):
     content: Content = None
+    tool_calls: list[_ToolCall] | None = None
 
 
 class _Choice(msgspec.Struct):
@@ -64,8 +113,8 @@ class _Body:
         self.data += data
 
 
-def answer_text(response: RawResponse) -> str:
-    """The text of a streamed answer, without reasoning; what came of it where it broke off."""
+def read_answer(response: RawResponse) -> LiveAnswer:
+    """Read a streamed answer; what came of it where it broke off."""
     body = _Body()
     parser = httptools.HttpResponseParser(body)
     try:
@@ -73,40 +122,45 @@ def answer_text(response: RawResponse) -> str:
             parser.feed_data(data)
     except httptools.HttpParserError:
         pass
-    parts = []
+    parts: list[str] = []
+    calls: dict[int, list[str]] = {}
     for _, data in read_events([(0.0, bytes(body.data))], complete=True):
         try:
             event = read_json(_events, as_chunk(data) if _TYPED.search(data) else data)
         except msgspec.MsgspecError:  # the end of the stream, `[DONE]`, is no JSON
             continue
-        parts += [
-            choice.text or (answer_of(choice.delta.content) if choice.delta else "")
-            for choice in event.choices[:1]
-        ]
-    return "".join(parts).replace("\x01", "")
+        for choice in event.choices[:1]:
+            parts.append(choice.text or (answer_of(choice.delta.content) if choice.delta else ""))
+            for call in (choice.delta and choice.delta.tool_calls) or ():
+                if call.function is not None:
+                    made = calls.setdefault(call.index, ["", ""])
+                    made[0] += call.function.name or ""
+                    made[1] += call.function.arguments or ""
+    called = [(name, arguments.replace("\x01", "")) for name, arguments in calls.values()]
+    return LiveAnswer("".join(parts).replace("\x01", ""), called)
 
 
-def answer_texts(responses: Iterable[RawResponse], indices: Collection[int]) -> dict[int, str]:
-    """Return the texts of the answers to these requests that are among the responses, by request."""
+def read_answers(responses: Iterable[RawResponse], indices: Collection[int]) -> dict[int, LiveAnswer]:
+    """Return the answers to these requests that are among the responses, by request."""
     needed = {*indices}
-    return {raw.index: answer_text(raw) for raw in responses if raw.index in needed}
+    return {raw.index: read_answer(raw) for raw in responses if raw.index in needed}
 
 
 class LiveAnswers:
-    """The answers that later requests of a client need, as JSON text without its quotes."""
+    """The answers that later requests of a client need."""
 
     def __init__(self, requests: Sequence[WireRequest]) -> None:
         self._followers: dict[int, list[WireRequest]] = {}
         for request in requests:
             for index in request.answers:
                 self._followers.setdefault(index, []).append(request)
-        self._answers: dict[int, bytes] = {}
+        self._answers: dict[int, LiveAnswer] = {}
 
     def take(self, response: RawResponse) -> Mapping[int, bytes]:
         """Keep an answer that is needed. Returns the bodies of the requests that now have all of theirs."""
         followers = self._followers.get(response.index, ())
         if followers:
-            self._answers[response.index] = msgspec.json.encode(answer_text(response))[1:-1]
+            self._answers[response.index] = read_answer(response)
         return {
             request.index: fill_body(request.body, self._answers)
             for request in followers

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 import msgspec
@@ -20,22 +20,24 @@ ANSWER_S = 300.0
 class WireRequest(msgspec.Struct, frozen=True, array_like=True):
     """One request: `t_sched_s` seconds after the load's start (None in a closed loop), and its HTTP body.
 
-    In an open loop it is not sent before the response to request `after` has ended, well or not. That one
-    is earlier in the load, and no other request names it. With `think_s` it has no time of its own, in a
-    closed loop too: it is sent so long after that response. The body has a marker for the answer to each of
-    the requests `answers` (`live_answers.py`). The answer has at most `most_tokens`; None: not known. It goes
-    to that of all addresses of the target at `route`, with the line `header` among its headers.
+    It is not sent before the responses to all requests `after`, which are of its session and earlier in the
+    load, have ended, well or not. With `think_s` it has no time of its own, in a closed loop too: it is sent
+    so long after the last of them or, where it needs none, after its session began. One that has both a time
+    and requests before it has one of these. The body has a marker for the answer to each of the requests
+    `answers` (`live_answers.py`). The answer has at most `most_tokens`; None: not known. It goes to that of
+    all addresses of the target at `route`, with the line `header` among its headers.
     """
 
     index: int
     t_sched_s: float | None
     body: bytes
-    after: int | None = None
+    after: tuple[int, ...] = ()
     think_s: float | None = None
     answers: tuple[int, ...] = ()
     most_tokens: int | None = None
     route: int = 0
     header: str = ""
+    session: int | None = None
 
     @property
     def most_bytes(self) -> int:
@@ -51,6 +53,17 @@ class Proxy(msgspec.Struct, frozen=True):
     host: str
     port: int
     headers: dict[str, str] = {}
+
+
+def beginnings(requests: Iterable[WireRequest]) -> Iterator[WireRequest]:
+    """Yield the first request of each session, and every request that belongs to none."""
+    begun: set[int] = set()
+    for request in requests:
+        if request.session is None:
+            yield request
+        elif request.session not in begun:
+            begun.add(request.session)
+            yield request
 
 
 class Target(msgspec.Struct, frozen=True):

@@ -1,15 +1,16 @@
-"""When requests are sent: by the schedule, or by how many are in flight."""
+"""When requests are sent: by the schedule, by how many are in flight, and after those that they need."""
 
 from __future__ import annotations
 
 import asyncio
 import heapq
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from time import monotonic
 
 from harness.clock import Alarm
 from harness.loadgen.client import Client
-from harness.loadgen.load_plan import RawResponse, WireRequest
+from harness.loadgen.load_plan import RawResponse, WireRequest, beginnings
 
 #: Connections are opened so many handshakes before the requests that may need them, and within these times:
 #: three round trips to the other side of the world at most. Beyond those, so many are kept. An idle
@@ -30,7 +31,7 @@ class OpenLoop:
         self._turns = Turns(client, requests)
         timed = [r for r in requests if r.think_s is None]
         self._due = sorted((t0 + (r.t_sched_s or 0.0), r.index) for r in timed)
-        self._before = {r.index: r.after for r in timed if r.after is not None}
+        self._before = {r.index: r.after[0] for r in timed if r.after}
         self._followed = {*self._before.values()}
         self._over: dict[int, float] = {}
         self._waiting_for: dict[int, tuple[float, int]] = {}
@@ -65,6 +66,7 @@ class OpenLoop:
             before = self._before.get(index)
             if before is None:
                 self._client.submit(index, t_sched)
+                self._turns.begin(index, t_sched)
             elif before in self._over:
                 t_free = max(t_sched, self._over[before])
                 self._client.submit(index, t_free, t_free - t_sched)
@@ -93,7 +95,7 @@ class ClosedLoop:
         self._t0 = t0
         self._concurrency = concurrency
         self._turns = Turns(client, requests)
-        self._waiting = [request.index for request in reversed(requests) if request.think_s is None]
+        self._waiting = [request.index for request in beginnings(requests)][::-1]
         self._alarm = Alarm(asyncio.get_running_loop(), self._begin)
 
     def start(self) -> None:
@@ -102,7 +104,7 @@ class ClosedLoop:
         self._alarm.set(self._t0)
 
     def ended(self, response: RawResponse) -> None:
-        """A response ended: send the next turn of its session, else the next request."""
+        """A response ended: its session goes on, or the next one begins."""
         if not self._turns.follows(response):
             self._release()
 
@@ -117,7 +119,9 @@ class ClosedLoop:
 
     def _release(self) -> None:
         if self._waiting:
-            self._client.submit(self._waiting.pop(), monotonic())
+            index, now = self._waiting.pop(), monotonic()
+            self._client.submit(index, now)
+            self._turns.begin(index, now)
 
 
 class Batches(ClosedLoop):
@@ -142,30 +146,54 @@ class Batches(ClosedLoop):
 
 
 class Turns:
-    """Sends the turns that have a time to think, which are no part of a schedule."""
+    """Sends the requests of sessions that have a time to think, which are no part of a schedule: each so long
+    after the last of the answers that it needs, or after the beginning of its session."""
 
     def __init__(self, client: Client, requests: Sequence[WireRequest]) -> None:
         self._client = client
-        self._next = {
-            r.after: (r.index, r.think_s) for r in requests if r.after is not None and r.think_s is not None
-        }
+        self._session = {r.index: r.session for r in requests if r.session is not None}
+        self._unfinished = Counter(self._session.values())
+        self._think_s = {r.index: r.think_s for r in requests if r.think_s is not None}
+        self._needs = {r.index: set(r.after) for r in requests if r.index in self._think_s}
+        self._followers: dict[int, list[int]] = defaultdict(list)
+        self._beside: dict[int | None, list[int]] = defaultdict(list)
+        for index, needs in self._needs.items():
+            for before in needs:
+                self._followers[before].append(index)
+            if not needs:
+                self._beside[self._session.get(index)].append(index)
+        self._ready: dict[int, float] = {}
         self._live = {r.index for r in requests if r.answers}
         self._due: list[tuple[float, int]] = []
         self._alarm = Alarm(asyncio.get_running_loop(), self._wake)
 
+    def begin(self, index: int, t: float) -> None:
+        """The first request of a session was due at `t`: schedule those that need no answer either."""
+        for other in self._beside.pop(self._session.get(index), ()):
+            self._schedule(other, t)
+
     def follows(self, response: RawResponse) -> bool:
-        """Schedule the turn after the response, which has been read; returns whether there is one."""
-        if response.index not in self._next:
-            return False
-        index, think_s = self._next[response.index]
-        ready = None if index in self._live else response.t_end
-        heapq.heappush(self._due, ((ready or monotonic()) + think_s, index))
-        self._wake()
-        return True
+        """Schedule the requests that needed only this response, which has been read, any more.
+
+        Returns whether its session has others that have not ended.
+        """
+        for index in self._followers.pop(response.index, ()):
+            end = None if index in self._live else response.t_end
+            self._ready[index] = max(end or monotonic(), self._ready.get(index, 0.0))
+            self._needs[index].discard(response.index)
+            if not self._needs[index]:
+                self._schedule(index, self._ready.pop(index))
+        session = self._session.get(response.index)
+        self._unfinished[session] -= session is not None
+        return self._unfinished[session] > 0
 
     def close(self) -> None:
         """Send nothing more."""
         self._alarm.close()
+
+    def _schedule(self, index: int, t: float) -> None:
+        heapq.heappush(self._due, (t + self._think_s[index], index))
+        self._wake()
 
     def _wake(self) -> None:
         while self._due and self._due[0][0] <= monotonic():

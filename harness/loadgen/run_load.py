@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from array import array
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
@@ -12,7 +11,7 @@ import msgspec
 from harness.errors import UsageError
 from harness.loadgen.host_load import HostLoad, ProgressCallback
 from harness.loadgen.http import request_head
-from harness.loadgen.load_plan import LoadPlan, LoadResult, WireRequest
+from harness.loadgen.load_plan import LoadPlan, LoadResult, WireRequest, beginnings
 
 #: Bodies that are dealt at a time.
 PART_BYTES = 4 << 20
@@ -45,9 +44,9 @@ def run_load(
 
 
 class Dealing:
-    """Assignment of a load's requests to clients: the j-th that follows no other is sent by client j mod n,
-    with all that follow it. In a closed loop it is by the client that holds slot j mod concurrency, so that
-    clients with one slot more also get that many more requests.
+    """Assignment of a load's requests to clients: the j-th session, or request of none, is sent by client
+    j mod n. In a closed loop it is by the client that holds slot j mod concurrency, so that clients with one
+    slot more also get that many more requests.
 
     `count` clients have something to send.
 
@@ -64,7 +63,7 @@ class Dealing:
             raise UsageError(
                 f"{clients} client processes cannot send anything", "ask for --clients 1 or more"
             )
-        firsts = sum(1 for _ in islice((r for r in plan.requests if r.after is None), clients))
+        firsts = sum(1 for _ in islice(beginnings(plan.requests), clients))
         self._plan, self._slots = plan, plan.concurrency or len(plan.requests)
         self.count = min(firsts, self._slots)
 
@@ -75,16 +74,18 @@ class Dealing:
 
     def parts(self) -> Iterator[list[list[WireRequest]]]:
         """The requests of each client, PART_BYTES of bodies at a time."""
-        client_of = array("i", bytes(4 * len(self._plan.requests)))
+        client_of: dict[int, int] = {}
         dealt: list[list[WireRequest]] = [[] for _ in range(self.count)]
         size = firsts = 0
         for request in self._plan.requests:
-            if request.after is None:
+            session = request.session
+            if session is None or session not in client_of:
                 client = firsts % self._slots % self.count
                 firsts += 1
+                if session is not None:
+                    client_of[session] = client
             else:
-                client = client_of[request.after]
-            client_of[request.index] = client
+                client = client_of[session]
             dealt[client].append(request)
             size += len(request.body)
             if size > PART_BYTES:

@@ -6,6 +6,7 @@ import ctypes
 import os
 import platform
 import resource
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,12 +22,21 @@ def most_in_flight(requests: Sequence[WireRequest], concurrency: int | None, win
     """Connections that a load may need at once.
 
     In a closed loop its concurrency; in an open loop the most requests due within `window_s`, the longest
-    time that a server may leave a request without an answer. The turns of a session follow each other, so
-    that it never needs two; those with a time to think may come at any time.
+    time that a server may leave a request without an answer. Requests that follow each other never need two;
+    those with a time to think may come at any time.
     """
+    continued: set[int] = set()
+    chains: Counter[int | None] = Counter()
+    for request in requests:  # each continues the chain of one that it follows, or begins one
+        follows = next((before for before in request.after if before not in continued), None)
+        if follows is None:
+            chains[request.session] += 1
+        else:
+            continued.add(follows)
+    sessions = chains.total()
     if concurrency is not None:
-        return min(concurrency, len(requests))
-    sessions = sum(request.after is None for request in requests)
+        widest = max((count for session, count in chains.items() if session is not None), default=1)
+        return min(concurrency * widest, sessions)
     if any(request.think_s is not None for request in requests):
         return sessions
     due = sorted(request.t_sched_s or 0.0 for request in requests)

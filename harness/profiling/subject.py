@@ -77,7 +77,7 @@ def _cycle(workload: Workload, load: Load, size: int, seed: int) -> Iterator[Pla
                 return
             if request.answers:  # its prompt is not known before these are
                 continue
-            yield replace(request, index=index, t_sched_s=None, after=None, think_s=None)
+            yield replace(request, index=index, t_sched_s=None, after=(), think_s=None, session=None)
             index += 1
 
 

@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from harness.loadgen.live_answers import LiveAnswer
 from harness.loadgen.load_plan import RawResponse
 from harness.records.columns import CHUNKS, REQUESTS, SERVER
 from harness.records.request_record import read_request
@@ -40,13 +41,13 @@ class Answers:
         t0: the start, in s of this machine's monotonic clock.
         requests: one row a request, with the columns MEASURED.
         chunks: one row a chunk, with the columns RECEIVED.
-        texts: texts of the answers that go back into later requests, by request.
+        texts: the answers that go back into later requests, by request.
     """
 
     t0: float
     requests: pa.Table
     chunks: pa.Table
-    texts: dict[int, str] = field(default_factory=dict)
+    texts: dict[int, LiveAnswer] = field(default_factory=dict)
 
     @property
     def lasted_s(self) -> float:

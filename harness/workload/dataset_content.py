@@ -6,18 +6,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
-from itertools import count, islice, takewhile
+from itertools import count, islice
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from harness.datasets.agents import AgentJobs, AgentTurn
 from harness.datasets.dataset import Conversation, Dataset
+from harness.datasets.jobs import Call, Job, message_text
 from harness.errors import UsageError
-from harness.loadgen.live_answers import answer_marker, fill_text
+from harness.loadgen.live_answers import LiveAnswer, answer_marker, call_marker, fill_body, fill_text
 from harness.models.text_tokens import COMMON_WORDS, load_tokenizer
 from harness.traces import sampling
 from harness.traces.fit import room
@@ -38,7 +40,12 @@ NONCE_WORDS, NONCE_TOKENS = 4, 16
 #: Conversations that begin with so many equal characters, about a block of a cache, get equal words.
 EQUAL_CHARACTERS = 64
 
+#: Tokens of a template that each message of a job is taken to have.
+TEMPLATE_TOKENS = 8
+
 Turns = Literal["live", "recorded"]
+#: The calls of a conversation that fit the context, with their requests.
+Planned = list[tuple[Call, PlannedRequest]]
 
 
 def _order(n: int, shape_seed: int) -> list[int]:
@@ -56,12 +63,12 @@ def _none_fits(content: str, context: int) -> UsageError:
 
 @dataclass(frozen=True)
 class DatasetContent(Content):
-    """Prompts of conversations: only the first of each, or with `turns` all of them as a session.
+    """Prompts of conversations and jobs: only the first of each, or with `turns` all of them as a session.
 
     Conversations of one turn make no session, and are left out where there are longer ones.
 
-    The answers before a question are those `recorded`, or the engine's own (`live`). A conversation that
-    outgrows the context is cut before the turn that does; one whose first turn does is left out.
+    The answers before a question are those `recorded`, or the engine's own (`live`). A call that does not fit
+    the context is left out, with all that need it; a conversation whose first does not is left out.
 
     Each conversation begins with a few words of its load's seed, so that no cache has it from another load.
     They are the same for conversations that begin alike, which so share as much as before, and others each
@@ -81,23 +88,21 @@ class DatasetContent(Content):
     max_output: int
     turns: Turns | None = None
     same: bool = False
-    _planned: dict[int, list[PlannedRequest]] = field(default_factory=dict, repr=False, compare=False)
+    _planned: dict[int, Planned] = field(default_factory=dict, repr=False, compare=False)
 
     def take(self, n: int, seed: int, shape_seed: int, first: int = 0) -> list[PlannedRequest]:
         """Plan requests of `n` conversations."""
         taken = islice(self._sessions(shape_seed), first, first + n)
         sessions = (self._begin_with(_words(seed, times, it), it) for times, it in taken)
         if self.turns is None:
-            return [replace(session[0], index=index) for index, session in enumerate(sessions)]
+            return [replace(session[0][1], index=index) for index, session in enumerate(sessions)]
         requests: list[PlannedRequest] = []
         for number, session in enumerate(sessions):
             begin = len(requests)
-            for turn, planned in enumerate(session):
-                index = begin + turn
-                after = index - 1 if turn else None
-                requests.append(replace(planned, index=index, after=after, session=number, turn=turn))
-            if self.turns == "live":
-                requests[begin:] = [_live(request, begin) for request in requests[begin:]]
+            for turn, (call, planned) in enumerate(session):
+                after = tuple(begin + place for place in call.after)
+                request = replace(planned, index=begin + turn, after=after, session=number, turn=turn)
+                requests.append(_live(request, call, begin) if self.turns == "live" else request)
         return requests
 
     def lengths(self, n: int, shape_seed: int, first: int = 0) -> tuple[Ints, Ints]:
@@ -107,7 +112,7 @@ class DatasetContent(Content):
 
     def input_lengths(self, size: int) -> list[int]:
         sample = islice(self._sessions(0), SAMPLE)
-        return at_quantiles([len(session[0].prompt) or 1 for _, session in sample], size)
+        return at_quantiles([len(session[0][1].prompt) or 1 for _, session in sample], size)
 
     @property
     def dropped(self) -> int:
@@ -140,27 +145,27 @@ class DatasetContent(Content):
         return f"dataset {self.dataset.name}: {words}{sent}, {ends}, of at most {self.max_output} tokens"
 
     @cached_property
-    def _conversations(self) -> tuple[Conversation, ...]:
+    def _conversations(self) -> tuple[Conversation | Job, ...]:
         """Conversations that may be sent, whether or not they fit."""
         every = self.dataset.conversations
         if self.turns is None:
             return every
-        return tuple(it for it in every if len(it.turns) > 1) or every
+        return tuple(it for it in every if it.size > 1) or every
 
-    def _begin_with(self, words: str, session: list[PlannedRequest]) -> list[PlannedRequest]:
+    def _begin_with(self, words: str, session: Planned) -> Planned:
         """Put the words before a conversation."""
         if self.same:
             return session
         begun = []
-        for request in session:
+        for call, request in session:
             first, *others = request.messages or ()
-            messages = (Message(role=first["role"], content=words + first["content"]), *others)
+            messages = (_with_content(first, words + (first["content"] or "")), *others)
             text = as_text(messages)
             prompt = encode(self.tokenizer, text)
-            begun.append(replace(request, prompt=prompt, text=text, messages=messages))
+            begun.append((call, replace(request, prompt=prompt, text=text, messages=messages)))
         return begun
 
-    def _sessions(self, shape_seed: int) -> Iterator[tuple[int, list[PlannedRequest]]]:
+    def _sessions(self, shape_seed: int) -> Iterator[tuple[int, Planned]]:
         """Yield the conversations that fit, in an order of the seed, again and again, with how often each
         came before."""
         conversations = self._conversations
@@ -174,35 +179,48 @@ class DatasetContent(Content):
             if not any(planned.values()):
                 raise _none_fits(f"prompt of {self.dataset.name}", self.context)
 
-    def _session(self, conversation: Conversation) -> list[PlannedRequest]:
+    def _session(self, conversation: Conversation | Job) -> Planned:
         """Plan a conversation's requests, without places in a load; none if the first does not fit."""
-        messages: list[Message] = []
-        if conversation.system is not None:
-            messages.append({"role": "system", "content": conversation.system})
-        requests: list[PlannedRequest] = []
-        answered = 0
-        for turn in conversation.turns if self.turns else conversation.turns[:1]:
-            messages.append({"role": "user", "content": turn.question})
-            text = as_text(messages)
-            prompt = encode(self.tokenizer, text)
-            output = self._output(turn.answer)
-            used = (len(prompt) or len(text) // CHARACTERS) + (0 if self.same else NONCE_TOKENS)
-            if self.turns == "live":
-                used += answered
+        planned: Planned = []
+        places: dict[int, int] = {}
+        calls = conversation.calls
+        for number, call in enumerate(calls if self.turns else calls[:1]):
+            lacks_answer = any(calls[place].answer is None for _, place in call.quoted)
+            if not places.keys() >= {*call.after} or (self.turns == "recorded" and lacks_answer):
+                continue
+            quoted = [(position, places[place]) for position, place in call.quoted if place in places]
+            messages = tuple(Message(**message) for message in call.messages)
+            text, output = as_text(messages), self._output(call)
+            if call.tools or any("tool_calls" in message for message in messages):
+                text_of_tools = msgspec.json.encode(call.tools).decode()
+                used = self._tokens(text_of_tools) + TEMPLATE_TOKENS * len(messages)
+            else:
+                used = 0
+            if self.turns == "live":  # the engine's own answers are as long as they may be
+                blank = {position for position, _ in quoted}
+                rest = as_text([_with_content(m, "") if i in blank else m for i, m in enumerate(messages)])
+                used += self._tokens(rest) + sum(planned[place][1].output_tokens for _, place in quoted)
+            else:
+                used += self._tokens(text)
+            used += 0 if self.same else NONCE_TOKENS
             if used + output > room(self.context):
-                break
-            think_s = turn.think_s if requests else None
-            requests.append(
-                PlannedRequest(0, None, prompt, output, text=text, messages=tuple(messages), think_s=think_s)
-            )
-            answered += output
-            answer = "" if self.turns == "live" else turn.answer or ""  # the engine's own is in `answered`
-            messages.append({"role": "assistant", "content": answer})
-            if self.turns == "recorded" and turn.answer is None:
-                break
-        return requests
+                continue
+            places[number] = len(planned)
+            request = PlannedRequest(
+                0, None, encode(self.tokenizer, text), output, text=text, messages=messages,
+                tools=call.tools, think_s=call.think_s if planned else None,
+            )  # fmt: skip
+            after = tuple(places[place] for place in call.after)
+            planned.append((replace(call, after=after, quoted=tuple(quoted)), request))
+        return planned if 0 in places else []
 
-    def _output(self, answer: str | None) -> int:
+    def _tokens(self, text: str) -> int:
+        return len(encode(self.tokenizer, text)) or len(text) // CHARACTERS
+
+    def _output(self, call: Call) -> int:
+        answer = call.answer
+        if self.exact and call.output_tokens is not None:
+            return min(call.output_tokens, self.max_output)
         if not self.exact or answer is None:
             return self.max_output
         if self.tokenizer is None:
@@ -212,9 +230,9 @@ class DatasetContent(Content):
         return max(1, min(tokens, self.max_output))
 
 
-def _words(seed: int, times: int, session: Sequence[PlannedRequest]) -> str:
+def _words(seed: int, times: int, session: Planned) -> str:
     """Return the words before a conversation of a load of that seed."""
-    begin = (session[0].text or "")[:EQUAL_CHARACTERS]
+    begin = (session[0][1].text or "")[:EQUAL_CHARACTERS]
     drawn = int.from_bytes(blake2b(f"{seed} {times} {begin}".encode()).digest(), "big")
     words = []
     for _ in range(NONCE_WORDS):
@@ -231,27 +249,35 @@ def encode(tokenizer: Tokenizer | None, text: str) -> NDArray[np.int32]:
 def as_text(messages: Sequence[Message]) -> str:
     """Join a conversation to one text that ends where the answer begins; a single question stays as it is."""
     if len(messages) == 1:
-        return messages[0]["content"]
-    parts = [f"{message['role'].capitalize()}: {message['content']}" for message in messages]
+        return messages[0]["content"] or ""
+    parts = [f"{message['role'].capitalize()}: {message_text(message)}" for message in messages]
     return "\n\n".join([*parts, "Assistant:"])
 
 
-def _live(request: PlannedRequest, begin: int) -> PlannedRequest:
-    """Put a marker for each answer before its question, and leave out token ids, which are unknown yet."""
-    if request.turn == 0 or request.messages is None:
+def _with_content(message: Message, content: str) -> Message:
+    return {**message, "content": content}
+
+
+def _live(request: PlannedRequest, call: Call, begin: int) -> PlannedRequest:
+    """Put a marker for each answer before its request, and leave out token ids, which are unknown yet."""
+    if not call.quoted or request.messages is None:
         return request
-    before = range(begin, begin + request.turn)
-    places = iter(before)
-    messages = tuple(
-        Message(role="assistant", content=answer_marker(next(places))) if m["role"] == "assistant" else m
-        for m in request.messages
-    )
+    messages = list(request.messages)
+    for position, place in call.quoted:
+        message = _with_content(messages[position], answer_marker(begin + place))
+        if calls := message.get("tool_calls"):
+            marked = (call_marker(begin + place, number, it["function"]) for number, it in enumerate(calls))
+            message["tool_calls"] = [
+                {**it, "function": {**it["function"], "arguments": marker}}
+                for it, marker in zip(calls, marked, strict=True)
+            ]
+        messages[position] = message
     return replace(
         request,
         prompt=np.array([], dtype=np.int32),
         text=as_text(messages),
-        messages=messages,
-        answers=tuple(before),
+        messages=tuple(messages),
+        answers=tuple(sorted({begin + place for _, place in call.quoted})),
     )
 
 
@@ -261,12 +287,12 @@ def answered(requests: Sequence[PlannedRequest]) -> list[int]:
 
 
 def with_answers(
-    requests: Sequence[PlannedRequest], answers: Mapping[int, str], tokenizer: Path | None
+    requests: Sequence[PlannedRequest], answers: Mapping[int, LiveAnswer], tokenizer: Path | None
 ) -> Sequence[PlannedRequest]:
     """Return the requests as they were sent, with the answers that came in the place of markers.
 
     Args:
-        answers: Text of each answer by its request.
+        answers: Each answer by its request.
         tokenizer: Folder of the tokenizer that makes the token ids; None if it is unknown.
     """
     if not answered(requests):
@@ -277,17 +303,15 @@ def with_answers(
         if not request.answers or request.text is None or request.messages is None:
             return request
         text = fill_text(request.text, answers)
-        messages = tuple(
-            Message(role=m["role"], content=fill_text(m["content"], answers)) for m in request.messages
-        )
-        return replace(request, prompt=encode(encoding, text), text=text, messages=messages)
+        messages = msgspec.json.decode(fill_body(msgspec.json.encode(request.messages), answers))
+        return replace(request, prompt=encode(encoding, text), text=text, messages=tuple(messages))
 
     return [filled(request) for request in requests]
 
 
 @dataclass(frozen=True)
 class AgentContent(Content):
-    """Each job as a session. One that outgrows the context ends before the turn that does."""
+    """Each job as a session. A turn that does not fit the context is left out, with all that need it."""
 
     agent_jobs: AgentJobs
     vocab_size: int
@@ -306,7 +330,8 @@ class AgentContent(Content):
                 blocks = [block + (rounds << 100) for block in request.block_ids]
                 number = (first + session) << 32 | turn
                 prompt = source.shared(number, request.input_tokens, blocks, block_size)
-                after, think_s = (index - 1, request.think_s) if turn else (None, None)
+                after = tuple(index - turn + place for place in request.after)
+                think_s = request.think_s if turn else None
                 requests.append(
                     PlannedRequest(
                         index, None, prompt, self._output(request), after,
@@ -326,7 +351,7 @@ class AgentContent(Content):
     @property
     def about(self) -> dict[str, str | None]:
         jobs = self.agent_jobs
-        return {"name": jobs.name, "sha256": jobs.sha256, "note": jobs.left_out}
+        return {"name": jobs.name, "sha256": jobs.sha256}
 
     @property
     def dropped(self) -> int:
@@ -340,14 +365,20 @@ class AgentContent(Content):
     @cached_property
     def _jobs(self) -> list[tuple[AgentTurn, ...]]:
         """Jobs whose first turn fits, each as far as it fits."""
-        heads = (tuple(takewhile(self._fits, job)) for job in self.agent_jobs.jobs)
-        jobs = [head for head in heads if head]
+        jobs = [fitting for job in self.agent_jobs.jobs if (fitting := self._fitting(job))]
         if not jobs:
             raise _none_fits(f"job of {self.agent_jobs.name}", self.context)
         return jobs
 
-    def _fits(self, turn: AgentTurn) -> bool:
-        return turn.input_tokens + self._output(turn) <= room(self.context)
+    def _fitting(self, job: Sequence[AgentTurn]) -> tuple[AgentTurn, ...]:
+        kept: list[AgentTurn] = []
+        places: dict[int, int] = {}
+        for number, turn in enumerate(job):
+            fits = turn.input_tokens + self._output(turn) <= room(self.context)
+            if fits and places.keys() >= {*turn.after}:
+                places[number] = len(kept)
+                kept.append(replace(turn, after=tuple(places[place] for place in turn.after)))
+        return tuple(kept) if 0 in places else ()
 
     def _output(self, turn: AgentTurn) -> int:
         return turn.output_tokens if self.max_output is None else min(turn.output_tokens, self.max_output)

@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self, TypedDict
+from typing import Any, NotRequired, Self, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,10 +27,12 @@ UNTIMED = "closed loop"
 
 
 class Message(TypedDict):
-    """One message of a chat."""
+    """One message of a chat. `content` may be None where there are tool calls."""
 
     role: str
-    content: str
+    content: str | None
+    tool_calls: NotRequired[Sequence[Mapping[str, Any]]]
+    tool_call_id: NotRequired[str]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -41,12 +43,14 @@ class PlannedRequest:
         t_sched_s: Seconds from the start of the load to when it is sent; None in a closed loop.
         prompt: (T,) token ids; empty while they are unknown.
         output_tokens: Tokens of the answer, at most or exactly.
-        after: The previous turn of its session, whose answer must have ended before it is sent.
+        after: Requests of its session, before it, whose answers must have ended before it is sent.
         text: The prompt as text, of a dataset.
         messages: The prompt as a conversation, of a dataset.
+        tools: What the model may call, as OpenAI's field of that name.
         adapter: Requested instead of the model.
         response_format: OpenAI's field of that name.
-        think_s: Seconds from the answer to `after` to when it is sent; such a turn has no time of its own.
+        think_s: Seconds from the last answer to `after`, or from the session's beginning, to when it is sent;
+            such a turn has no time of its own.
         answers: Requests for whose answers markers stand in `text` and `messages`.
         turn: Counts from 0 within `session`.
     """
@@ -55,9 +59,10 @@ class PlannedRequest:
     t_sched_s: float | None
     prompt: NDArray[np.int32]
     output_tokens: int
-    after: int | None = None
+    after: tuple[int, ...] = ()
     text: str | None = None
     messages: tuple[Message, ...] | None = None
+    tools: tuple[Mapping[str, Any], ...] = ()
     adapter: str | None = None
     response_format: Mapping[str, Any] | None = None
     think_s: float | None = None
@@ -83,14 +88,14 @@ def open_loop(trace: Trace, scale: float, vocab_size: int, seed: int) -> list[Pl
             prompt = source.distinct(index, length)
         else:
             prompt = source.shared(index, length, trace.blocks[index], trace.block_size)
-        after, session, turn = places[index] if places else (None, None, 0)
+        after, session, turn = places[index] if places else ((), None, 0)
         requests.append(
             PlannedRequest(index, times[index], prompt, output, after, session=session, turn=turn)
         )
     return requests
 
 
-def _session_places(trace: Trace) -> list[tuple[int | None, int | None, int]]:
+def _session_places(trace: Trace) -> list[tuple[tuple[int, ...], int | None, int]]:
     """Return the turn before each request, the number of its session, and its turn in that.
 
     Empty if there are no sessions.
@@ -98,14 +103,14 @@ def _session_places(trace: Trace) -> list[tuple[int | None, int | None, int]]:
     if trace.session is None:
         return []
     numbers: dict[str, int] = {}
-    latest: dict[str, tuple[int, int]] = {}
-    places: list[tuple[int | None, int | None, int]] = []
+    latest: dict[str, tuple[tuple[int, ...], int]] = {}
+    places: list[tuple[tuple[int, ...], int | None, int]] = []
     for index, session in enumerate(trace.session.tolist()):
         if not session:
-            places.append((None, None, 0))
+            places.append(((), None, 0))
             continue
-        before, turn = latest.get(session, (None, -1))
-        latest[session] = index, turn + 1
+        before, turn = latest.get(session, ((), -1))
+        latest[session] = (index,), turn + 1
         places.append((before, numbers.setdefault(session, len(numbers)), turn + 1))
     return places
 

@@ -12,6 +12,8 @@ from tokenizers import Tokenizer
 
 from harness.datasets.agents import is_agent_jobs, read_agent_jobs
 from harness.datasets.dataset import load_dataset
+from harness.datasets.jobs import Job
+from harness.errors import UsageError
 from harness.models.text_tokens import whole_ends
 from harness.schema.load import Batch, ClosedLoop, Load, TraceLoad
 from harness.schema.online_settings import OnlineSettings
@@ -162,6 +164,10 @@ def _content(settings: OnlineSettings, vocab_size: int, context: int, tokenizer:
     if is_agent_jobs(dataset):
         return AgentContent(read_agent_jobs(dataset), vocab_size, context, most, same)
     conversations = load_dataset(dataset)
+    every = conversations.conversations
+    has_tools = any(call.tools for job in every if isinstance(job, Job) for call in job.calls)
+    if has_tools and settings.endpoint != "chat":
+        raise UsageError(f"{conversations.name} has tools, which only chats take", "add --endpoint chat")
     exact = settings.ignore_eos
     most = most or MAX_OUTPUT
     return DatasetContent(conversations, tokenizer, context, exact, most, settings.turns, same)

@@ -127,8 +127,8 @@ def test_what_is_damaged_is_said(tmp_path: Path, content: str, message: str) -> 
         ),
         (
             {"messages": [{"role": "user", "content": "x"}, {"role": "tool", "content": "y"}]},
-            "line 2: message 2 is of 'tool', and would not be sent",
-            "leave the line out",
+            "line 2: message 2 is a tool's, and answers no call before it",
+            "give it the `tool_call_id`",
         ),
         (
             {"messages": [{"role": "user", "content": "x"}, {"role": "developer", "content": "y"}]},
@@ -137,8 +137,18 @@ def test_what_is_damaged_is_said(tmp_path: Path, content: str, message: str) -> 
         ),
         (
             {"messages": [{"role": "user", "content": "x"}], "tools": [{"type": "function"}]},
-            "line 2: tools are not supported",
-            "remove `tools` from the line",
+            "line 2: `tools` is no list of functions with names",
+            "give each as",
+        ),
+        (
+            {"prompt": "x", "tools": [{"type": "function", "function": {"name": "f"}}]},
+            "line 2 has tools and no messages",
+            "as `messages`",
+        ),
+        (
+            {"messages": [{"role": "human", "content": "x"}], "tools": [{"function": {"name": "f"}}]},
+            "line 2: message 1 is of 'human', and is refused",
+            "the roles that are known",
         ),
     ],
 )

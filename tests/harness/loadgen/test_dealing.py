@@ -28,11 +28,11 @@ def test_every_request_goes_to_one_client(count: int, clients: int, concurrency:
 
 @given(sessions=st.lists(st.integers(0, 6), min_size=1, max_size=40), clients=st.integers(1, 5))
 def test_a_session_stays_with_one_client_in_its_order(sessions: list[int], clients: int) -> None:
-    last: dict[int, int] = {}
+    last: dict[int, tuple[int]] = {}
     requests = []
     for index, session in enumerate(sessions):
-        requests.append(WireRequest(index, float(index), b"", last.get(session)))
-        last[session] = index
+        requests.append(WireRequest(index, float(index), b"", last.get(session, ()), session=session))
+        last[session] = (index,)
     shares = deal(LoadPlan(TARGET, requests), clients)
     held = [[request.index for request in share.requests] for share in shares]
     assert sorted(index for share in held for index in share) == list(range(len(sessions)))
@@ -56,7 +56,8 @@ def test_a_session_needs_one_connection(turns: int, sessions: int, thinks: bool)
             index,
             None if thinks and index >= sessions else float(index),
             b"",
-            after=index - sessions if index >= sessions else None,
+            after=(index - sessions,) if index >= sessions else (),
+            session=index % sessions,
             think_s=1.0 if thinks and index >= sessions else None,
         )
         for index in range(turns * sessions)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.fairness.asking import read_reply
-from harness.loadgen.live_answers import answer_text
+from harness.loadgen.live_answers import read_answer
 from harness.loadgen.load_plan import LoadPlan, RawResponse, Target, WireRequest
 from harness.loadgen.run_load import run_load
 from harness.loadgen.sse import read_json
@@ -60,7 +60,7 @@ def test_each_half_is_a_token_at_its_own_time(kind: str, counted: str) -> None:
     record = read_request(raw, 4, tokens_of=len)
     assert (record.error, record.token_source) == (None, counted)
     assert record.chunks == [(1.0, 1), (2.0, 1), (3.0, 1), (4.0, 1)]
-    assert answer_text(raw) == f"a{HALVES[kind][2]}b"
+    assert read_answer(raw).text == f"a{HALVES[kind][2]}b"
     reply = read_reply(raw, 4)
     assert (reply.error, reply.count, reply.text) == (None, 4, f"a{HALVES[kind][2]}b")
     assert reply.tokens == ([1, 2, 3, 4] if counted == "token_ids" else None)

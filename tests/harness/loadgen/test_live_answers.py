@@ -16,7 +16,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from harness.loadgen.live_answers import LiveAnswers, answer_marker, answer_text, fill_body
+from harness.loadgen.live_answers import LiveAnswer, LiveAnswers, answer_marker, fill_body, read_answer
 from harness.loadgen.load_plan import LoadPlan, RawResponse, Target, WireRequest
 from harness.loadgen.pacing import Turns
 from harness.loadgen.run_load import run_load
@@ -45,9 +45,9 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\x01"), min_siz
 @given(TEXTS, st.booleans())
 @example("[DONE]" * 3, False)
 def test_an_answer_comes_back_as_it_was_sent(text: str, chat: bool) -> None:
-    assert answer_text(response(text, chat=chat)) == text
+    assert read_answer(response(text, chat=chat)).text == text
     asked = {"prompt": f"before {answer_marker(7)} after {answer_marker(9)}"}
-    body = fill_body(msgspec.json.encode(asked), {7: msgspec.json.encode(text)[1:-1]})
+    body = fill_body(msgspec.json.encode(asked), {7: LiveAnswer(text)})
     assert msgspec.json.decode(body) == {"prompt": f"before {text} after "}
 
 
@@ -56,7 +56,7 @@ def test_of_parts_the_text_comes_back_without_the_reasoning() -> None:
     bodies = [{"content": [thinking]}, {"content": [{"type": "text", "text": "yes"}]}, {"content": " sir"}]
     events = b"".join(b"data: %b\n\n" % json.dumps({"choices": [{"delta": d}]}).encode() for d in bodies)
     raw = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(events), events)
-    assert answer_text(RawResponse(0, 0.0, 0.0, 1.0, [(0.0, raw)])) == "yes sir"
+    assert read_answer(RawResponse(0, 0.0, 0.0, 1.0, [(0.0, raw)])).text == "yes sir"
 
 
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
@@ -64,14 +64,14 @@ def test_an_event_may_have_its_data_in_several_lines(newline: bytes) -> None:
     lines = json.dumps({"choices": [{"delta": {"content": "yes"}}]}, indent=1).encode().splitlines()
     event = newline.join([b"event: message", *(b"data: " + line for line in lines)]) + 2 * newline
     raw = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (2 * len(event), 2 * event)
-    assert answer_text(RawResponse(0, 0.0, 0.0, 1.0, [(0.0, raw)])) == "yesyes"
+    assert read_answer(RawResponse(0, 0.0, 0.0, 1.0, [(0.0, raw)])).text == "yesyes"
 
 
 def test_what_is_no_answer_is_empty() -> None:
     error = b"HTTP/1.1 500 Oops\r\nContent-Length: 5\r\n\r\noops!"
-    assert answer_text(RawResponse(0, 0, 0, 1, [(0, error)], error="disconnected")) == ""
-    assert answer_text(RawResponse(0, 0, None, 1, [], error="connect")) == ""
-    assert answer_text(RawResponse(0, 0, 0, 1, [(0, b"garbage")])) == ""
+    assert read_answer(RawResponse(0, 0, 0, 1, [(0, error)], error="disconnected")).text == ""
+    assert read_answer(RawResponse(0, 0, None, 1, [], error="connect")).text == ""
+    assert read_answer(RawResponse(0, 0, 0, 1, [(0, b"garbage")])).text == ""
 
 
 def test_a_body_is_filled_when_all_its_answers_are_there() -> None:
@@ -132,9 +132,10 @@ def sessions(count: int, turns: int, think_s: float, timed: bool) -> list[WireRe
                     index,
                     0.01 * session if timed and not turn else None,
                     msgspec.json.encode({"prompt": text}),
-                    index - 1 if turn else None,
+                    (index - 1,) if turn else (),
                     think_s if turn else None,
                     before,
+                    session=session,
                 )
             )
     return planned
@@ -145,7 +146,10 @@ def test_the_person_thinks_from_when_an_answer_is_read(monkeypatch, answers, due
     """Of an answer that ended at 10 s and is read at 12 s; answers that the dataset has are not read."""
     now = chain([12.0] * len(answers), repeat(20.0))
     monkeypatch.setattr("harness.loadgen.pacing.monotonic", lambda: next(now))
-    client, requests = Mock(), [WireRequest(0, 0.0, b""), WireRequest(1, None, b"", 0, 2.0, answers)]
+    client, requests = (
+        Mock(),
+        [WireRequest(0, 0.0, b"", session=0), WireRequest(1, None, b"", (0,), 2.0, answers, session=0)],
+    )
 
     async def follow() -> None:
         assert Turns(client, requests).follows(RawResponse(0, 0.0, 0.0, 10.0, []))
@@ -161,7 +165,7 @@ def test_each_turn_has_the_answers_before_it_and_waits_for_the_person(echo, conc
     plan = LoadPlan(target, sessions(count, turns, think_s, concurrency is None), concurrency)
     result = run_load(plan, clients=clients, start_delay_s=0.1)
     assert [r.error for r in result.responses] == [None] * count * turns
-    answers = {r.index: answer_text(r) for r in result.responses}
+    answers = {r.index: read_answer(r).text for r in result.responses}
     assert len(set(answers.values())) == count * turns and all(ODD in text for text in answers.values())
     wanted = {
         f"<{session}.{turn}> "
@@ -171,8 +175,8 @@ def test_each_turn_has_the_answers_before_it_and_waits_for_the_person(echo, conc
     }
     assert set(echo.prompts) == wanted
     for request, raw in zip(plan.requests, result.responses, strict=True):
-        if request.after is not None:
-            before = result.responses[request.after]
+        if request.after:
+            before = result.responses[request.after[0]]
             assert raw.t_sched > before.t_end + think_s  # its answer was read before
             assert raw.t_sent >= raw.t_sched and raw.late_s == 0.0
     if concurrency is not None:  # a session keeps its place while its person thinks

@@ -16,7 +16,9 @@ from .conftest import make_plan
 def in_sessions(plan: LoadPlan, sessions: int) -> LoadPlan:
     """Request j belongs to session j mod `sessions`."""
     requests = [
-        msgspec.structs.replace(r, after=r.index - sessions if r.index >= sessions else None)
+        msgspec.structs.replace(
+            r, after=(r.index - sessions,) if r.index >= sessions else (), session=r.index % sessions
+        )
         for r in plan.requests
     ]
     return msgspec.structs.replace(plan, requests=requests)
@@ -35,10 +37,10 @@ def test_turns_wait_for_the_answer_before_them(shared_mock: Any, clients: int) -
     for request, response in zip(plan.requests, responses, strict=True):
         own_time = result.t0 + (request.t_sched_s or 0.0)
         assert response.t_sent is not None and response.t_sent >= response.t_sched
-        if request.after is None:
+        if not request.after:
             assert response.late_s is None and response.t_sched == pytest.approx(own_time, abs=1e-6)
             continue
-        before = responses[request.after]
+        before = responses[request.after[0]]
         assert before.t_end is not None and before.t_end <= response.t_sent
         assert response.late_s is not None
         assert response.late_s == pytest.approx(max(0.0, before.t_end - own_time), abs=1e-6)

@@ -49,7 +49,7 @@ def test_prompts_are_those_of_the_dataset_in_an_order_of_the_seed(tokenizer, con
         assert sorted(r.text for r in whole) == sorted(questions)  # each once before any comes again
     for request in requests:
         assert tokenizer.encode(request.text).ids == request.prompt.tolist()
-        assert (request.after, request.think_s, request.session) == (None, None, None)
+        assert (request.after, request.think_s, request.session) == ((), None, None)
     later = made.take(n, 1, seed, first=2)
     assert [r.text for r in later] == [r.text for r in made.take(n + 2, 1, seed)][2:]
 
@@ -88,11 +88,11 @@ def test_turns_follow_each_other_with_the_answers_before_them(tokenizer, convers
     assert len({r.session for r in requests}) == n
     for request in requests:
         if request.turn == 0:
-            assert (request.after, request.think_s, request.answers) == (None, None, ())
+            assert (request.after, request.think_s, request.answers) == ((), None, ())
             continue
         before = requests[request.index - 1]
         assert (before.session, before.turn) == (request.session, request.turn - 1)
-        assert request.after == before.index and request.think_s is not None
+        assert request.after == (before.index,) and request.think_s is not None
         given_answers = [m["content"] for m in request.messages if m["role"] == "assistant"]
         if live:
             first = request.index - request.turn
@@ -197,7 +197,6 @@ def asked(t: float, tokens: int, ids: list[int], **more: Any) -> dict[str, Any]:
 
 ONE = job(
     asked(0, 9, [1, 2], api_time=2.0, think_time=0.0),
-    {"t": 1, "type": "subagent", "agent_id": "a", "requests": [asked(1, 4, [9])]},
     asked(3, 17, [1, 2, 3, 4], api_time=1.0, think_time=0.5),
     asked(9, 17, [1, 2, 3, 5]),
 )
@@ -212,13 +211,34 @@ def read(folder: Path, *jobs: dict[str, Any]) -> AgentJobs:
 
 def test_files_and_lines_are_read_alike(tmp_path: Path) -> None:
     found = read(tmp_path, ONE, OTHER)
-    assert [len(turns) for turns in found.jobs] == [3, 2] and found.left_out == "1 jobs of subagents left out"
+    assert [len(turns) for turns in found.jobs] == [3, 2]
     assert [turn.think_s for turn in found.jobs[0]] == [0.0, 0.5, 5.0]  # 9 s - 3 s - 1 s of the answer
     assert [turn.think_s for turn in found.jobs[1]] == [0.0, 7.0]
     lines = tmp_path / "lines" / "all.jsonl"
     lines.parent.mkdir()
     lines.write_text(f"{json.dumps(ONE)}\n\n{json.dumps(OTHER)}\n")
     assert read_agent_jobs(f"weka:{lines}").jobs == found.jobs
+
+
+def test_a_subagent_is_waited_for_if_it_had_ended(tmp_path: Path) -> None:
+    """Two subagents after the first answer, of which the second goes on beside the main agent."""
+    inner = [asked(0.0, 4, [9], api_time=1.0), asked(1.5, 8, [9, 8], api_time=1.0, think_time=0.25)]
+    of_main = {"type": "subagent", "agent_id": "a", "subagent_type": "x"}
+    [turns] = read(
+        tmp_path,
+        job(
+            asked(0, 9, [1, 2], api_time=2.0),
+            of_main | {"t": 3, "duration_ms": 3000, "requests": inner},
+            of_main | {"t": 3, "duration_ms": 9000, "requests": [asked(3.5, 4, [7], api_time=8.0)]},
+            asked(7, 17, [1, 2, 3], api_time=1.0, think_time=9.0),
+            asked(13, 21, [1, 2, 3], think_time=0.5),
+        ),
+    ).jobs
+    assert [turn.after for turn in turns] == [(), (0,), (1,), (0,), (0, 2), (4, 3)]
+    # from the ends 2, 4, 5.5, 11.5 and 8 s to 3, 4.5, 3.5, 7 and 13 s; the record of the second says 0.25 s
+    assert [turn.think_s for turn in turns] == [0.0, 1.0, 0.25, 1.5, 1.5, 1.5]
+    requests = AgentContent(read(tmp_path, ONE), 1000, 100).take(2, 1, 2)
+    assert all(need < request.index for request in requests for need in request.after)
 
 
 def test_what_is_no_job_is_said(tmp_path: Path) -> None:
@@ -242,7 +262,7 @@ def test_prompts_share_the_blocks_of_their_job(tmp_path: Path) -> None:
     for turns in by_session.values():
         for before, after in itertools.pairwise(turns):
             np.testing.assert_array_equal(before.prompt[: 2 * BLOCK], after.prompt[: 2 * BLOCK])
-            assert after.after == before.index and after.think_s is not None
+            assert after.after == (before.index,) and after.think_s is not None
     [three] = [turns for turns in list(by_session.values())[:2] if len(turns) == 3]
     assert three[1].prompt[8:12].tolist() == three[2].prompt[8:12].tolist()
     assert three[1].prompt[12:16].tolist() != three[2].prompt[12:16].tolist()

@@ -54,7 +54,7 @@ def test_schedule_is_the_trace_scaled(arrivals: list[float], scale: float) -> No
 def test_a_turn_follows_the_one_before_it_and_requests_without_a_session_follow_nothing() -> None:
     trace = trace_of([0.0, 1.0, 2.0, 3.0, 4.0, 5.0], session=["", "a", "", "b", "a", ""])
     planned = open_loop(trace, 1.0, VOCAB, seed=0)
-    assert [request.after for request in planned] == [None, None, None, None, 1, None]
+    assert [request.after for request in planned] == [(), (), (), (), (1,), ()]
     assert describe(trace).sessions == 2
 
 
@@ -203,15 +203,12 @@ def test_a_turn_follows_the_one_before_it_of_its_session(sessions: list[str], sc
     def before(request: PlannedRequest) -> list[int]:
         return [i for i in range(request.index) if sessions[i] == sessions[request.index]]
 
-    assert [request.after for request in planned] == [
-        max(before(request), default=None) for request in planned
-    ]
+    assert [request.after for request in planned] == [tuple(before(it)[-1:]) for it in planned]
 
 
 def test_without_sessions_nothing_waits() -> None:
-    assert {request.after for request in open_loop(Trace.build("t", [0, 1], [5, 5], [1, 1]), 1.0, 99, 0)} == {
-        None
-    }
+    planned = open_loop(Trace.build("t", [0, 1], [5, 5], [1, 1]), 1.0, 99, 0)
+    assert {request.after for request in planned} == {()}
 
 
 REQUESTS = warmup([(4, 4)] * 400, 100, seed=1)
