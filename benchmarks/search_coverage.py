@@ -8,14 +8,18 @@ truth is the load that meets the limit in the long run: the rate at which p99 is
 requests, without their beginning.
 
     python -m benchmarks.search_coverage [--searches 100] [--cells 24]
+    python -m benchmarks.search_coverage --agents --searches 200
 
-Prints the tables of docs/method.md, or their part with so many cells.
+Prints the tables of docs/method.md, or their part with so many cells. With `--agents` the server has a number
+of agents instead, whose jobs have turns with tools between them; a cell is as `bench search --by agents` has
+it, and the truth is the most agents at which half of the cells meet the limit.
 """
 
 from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +28,7 @@ import pandas as pd
 from harness.metrics.capacity import Bounds, Knowledge, Trial
 from harness.metrics.samples import in_flight
 from harness.metrics.stability import behind_or_stalled, find_change
-from harness.schema.search import SearchPlan
+from harness.schema.search import ROUNDS, SearchPlan
 
 SEED = 20261122
 #: ms of one answer on average, and how much answers differ.
@@ -124,6 +128,74 @@ def search(
     return knowledge
 
 
+#: Of agents: ms in tools between two turns, and turns of a job, on average; the limit on p90 in ms.
+TOOLS_MS, TURNS, AGENTS_LIMIT_MS = 400.0, 10, 200
+#: Numbers of agents that may be the truth.
+AGENTS = range(4, 33)
+
+
+def agents_meet(rng: np.random.Generator, agents: int, service_ms: float) -> bool:
+    """Return whether a cell with so many agents meets the limit, while all of them work."""
+    jobs = ROUNDS * agents
+    turns = rng.geometric(1 / TURNS, jobs).tolist()
+    n = sum(turns)
+    noise = np.exp(WITHIN * rng.standard_normal(n) - WITHIN**2 / 2)
+    services, tools = (service_ms * noise / 1e3).tolist(), rng.exponential(TOOLS_MS / 1e3, n).tolist()
+    due, begun, free, full_until = [(0.0, job) for job in range(agents)], agents, 0.0, np.inf
+    sent: list[float] = []
+    took: list[float] = []
+    while due:
+        t, job = heappop(due)
+        free = max(t, free) + services[len(sent)]
+        sent.append(t)
+        took.append(free - t)
+        turns[job] -= 1
+        if turns[job]:
+            heappush(due, (free + tools[len(sent) - 1], job))
+        elif begun < jobs:
+            heappush(due, (free, begun))
+            begun += 1
+        else:
+            full_until = min(full_until, free)
+    measured = np.array(took)[np.array(sent) <= full_until]
+    return float(np.quantile(measured, 0.9)) * 1e3 <= AGENTS_LIMIT_MS
+
+
+def agents_row(truth: int, spread: float, searches: int) -> str:
+    """A line of the table of agents."""
+    plan = SearchPlan.make("agents", f"e2e_p90<={AGENTS_LIMIT_MS}ms")
+    rng = np.random.default_rng([SEED, int(spread * 100), searches])
+    ends, cells = [], []
+    for _ in range(searches):
+        knowledge = Knowledge(Bounds(plan.lowest, plan.highest, whole=True), plan.first)
+        while (
+            len(knowledge.trials) < plan.cells
+            and not knowledge.exhausted
+            and not (knowledge.trials and knowledge.known_within(plan.tolerance))
+        ):
+            if len(knowledge.trials) % plan.cells_per_start == 0:
+                knowledge.start()
+                service_ms = start(rng, spread)
+            load = round(knowledge.next_load())
+            knowledge.add(Trial(load, agents_meet(rng, load, service_ms)))
+        ends.append(knowledge.capacity())
+        cells.append(len(knowledge.trials))
+    held = np.mean([(e.low or 0) <= truth <= (e.high or np.inf) for e in ends])
+    off = np.median([e.value for e in ends]) - truth
+    width = np.median([(e.high or np.inf) - (e.low or 0) for e in ends])
+    return f"| {spread:.0%} | {truth} | {held:.1%} | {off:+g} | {width:g} | {np.mean(cells):.1f} |"
+
+
+def print_agents(searches: int) -> None:
+    rng = np.random.default_rng([SEED, 3])
+    shares = [np.mean([agents_meet(rng, n, SERVICE_MS) for _ in range(CELLS)]) for n in AGENTS]
+    truth = max(n for n, share in zip(AGENTS, shares, strict=True) if share >= 0.5)
+    print("| starts differ by | truth | holds it | median − truth | width | cells |")
+    print("|---|---|---|---|---|---|")
+    for spread in SPREADS:
+        print(agents_row(truth, spread, searches), flush=True)
+
+
 def row(limit_ms: float, truth: float, spread: float, budget: tuple[int, int, float], searches: int) -> str:
     """A line of the table."""
     cells, per_start, first = budget
@@ -141,7 +213,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--searches", type=int, default=100)
     parser.add_argument("--cells", type=int, choices=[budget[0] for budget in BUDGETS])
+    parser.add_argument("--agents", action="store_true")
     options = parser.parse_args()
+    if options.agents:
+        return print_agents(options.searches)
     truths = {limit: long_run(np.random.default_rng([SEED, limit]), limit) for limit in LIMITS}
     print("| limit on p99 | in the long run | cells as they are | of 200 requests | of 2,000 requests |")
     print("|---|---|---|---|---|")

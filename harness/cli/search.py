@@ -23,6 +23,7 @@ DECIDED = (
 EXAMPLES = (
     "bench search --by concurrency --slo 'ttft_p99<=200ms,tpot_p99<=30ms'",
     "bench search --base-url http://127.0.0.1:8000 --slo 'ttft_p99<=500ms'",
+    "bench search --by agents --dataset agentperf --turns recorded --endpoint chat --slo 'ttft_p90<=2s'",
 )
 COMMON = (
     *("slo", "by", "lowest", "highest", "max_seconds", "engines", "model", "base_url"),
@@ -34,7 +35,10 @@ Slo = Annotated[
 ]
 By = Annotated[
     SearchAxis,
-    typer.Option(help="what a load is: requests/s, requests in flight, or a multiple of a trace's own rate"),
+    typer.Option(
+        help="what a load is: requests/s, requests in flight, agents that work on one job after the other "
+        "(--dataset and --turns), or a multiple of a trace's own rate"
+    ),
 ]
 Lowest = Annotated[float | None, typer.Option(help="lightest load that may be tried", metavar="LOAD")]
 Highest = Annotated[float | None, typer.Option(help="heaviest load that may be tried", metavar="LOAD")]
@@ -85,7 +89,10 @@ def _plan(values: dict[str, Any]) -> SearchPlan:
 
 
 def lasting_settings(settings: OnlineSettings, plan: SearchPlan) -> OnlineSettings:
-    """Return the settings, with the plan's times where nothing says what part of a cell is measured."""
+    """Return the settings, with the plan's times where nothing says what part of a cell is measured. Agents
+    take as many jobs as the rounds ask for, if nothing else is given."""
+    if plan.by == "agents" and "n" not in settings.model_fields_set:
+        settings = settings.model_copy(update={"n": 1})
     if settings.cut is not None or settings.min_duration is not None:
         return settings
     return settings.model_copy(update=plan.times())
@@ -124,8 +131,13 @@ def _check(settings: OnlineSettings, plan: SearchPlan) -> None:
     """
     from harness.runs.limits import check_limits, enough_requests, parse_limits
 
+    if plan.by == "agents" and settings.turns is None:
+        raise UsageError(
+            "--by agents needs jobs, and there are none",
+            "give --dataset agentperf, or another of docs/workloads.md#agents, and --turns recorded",
+        )
     seconds = settings.cell_s
     check_limits(terms := parse_limits(plan.limits), settings)
-    for term in terms:
+    for term in terms if settings.turns is None else ():  # a session has many requests
         share = settings.measured_s / seconds if seconds else 1.0
         enough_requests(term.text, term.statistic, settings.n, share)

@@ -128,7 +128,7 @@ class _Entry(msgspec.Struct):
 
     @property
     def has_tools(self) -> bool:
-        """Whether it is a job with tools."""
+        """True if it is a job with tools."""
         messages = self.messages or ()
         return self.tools not in (None, [], "[]") or any(
             it.tool_calls or it.role == "tool" for it in messages
@@ -148,19 +148,19 @@ class _Entry(msgspec.Struct):
             )
         if not self.messages:
             raise UsageError(f"{place} has tools and no messages", "give what the agent sends as `messages`")
-        known: set[str] = set()
+        call_ids: set[str] = set()
         for number, message in enumerate(self.messages, start=1):
             if message.role not in _JOB_ROLES:
                 raise UsageError(
                     f"{place}: message {number} is of {message.role or message.speaker!r}, and is refused",
                     f"the roles that are known: {', '.join(_JOB_ROLES)}; or leave the line out",
                 )
-            if message.role == "tool" and message.tool_call_id not in known:
+            if message.role == "tool" and message.tool_call_id not in call_ids:
                 raise UsageError(
                     f"{place}: message {number} is a tool's, and answers no call before it",
                     "give it the `tool_call_id` of one of the `tool_calls` before it",
                 )
-            known |= {call.id for call in message.tool_calls or ()}
+            call_ids |= {call.id for call in message.tool_calls or ()}
 
 
 def read_sharegpt(path: Path, raw: bytes) -> tuple[list[Conversation | Job], int]:
@@ -278,18 +278,18 @@ NAMED = {
 
 def _load_jobs(kind: str, place: Path, named: bool) -> Dataset:
     """Return the jobs of agents of a place. Raises UsageError."""
-    found, digest, left_out = jobs.READERS[kind](place)
-    if not any(job.calls for job in found):
+    recorded, digest, left_out = jobs.READERS[kind](place)
+    if not any(job.calls for job in recorded):
         raise UsageError(f"{place} has no job of an agent", jobs.HINTS[kind])
     if digest == AGENTPERF_SHA256:
         origin, note = "pypi.org/project/agentperf-local, 0.3.4", "8 tasks of 168 turns, recorded with tools"
-        return Dataset("agentperf", tuple(found), digest, origin, "Apache-2.0", note)
+        return Dataset("agentperf", tuple(recorded), digest, origin, "Apache-2.0", note)
     if named:
         raise UsageError(
             f"the tasks in {place} are not those of {AGENTPERF_WHEEL}: sha256 {digest}",
             f"give agentperf:{place} to use them, or fetch that wheel",
         )
-    return Dataset(place.stem, tuple(found), digest, str(place), note=left_out)
+    return Dataset(place.stem, tuple(recorded), digest, str(place), note=left_out)
 
 
 @cache

@@ -225,15 +225,9 @@ def _task(rows: list[_Row]) -> Job:
             still = (*still, (kept, place))
         quoted.append(still)
     delays_s = [0.0, *(row.simulated_tool_delay_ms_after / 1e3 for row in rows)]
-    return Job(
-        tuple(
-            Call(
-                sent[i], answers[i], row.target_output_tokens, (i - 1,) if i else (), delays_s[i], quoted[i],
-                tuple(row.tools),
-            )
-            for i, row in enumerate(rows)
-        )
-    )  # fmt: skip
+    places = [(i - 1,) if i else () for i in range(len(rows))]
+    tokens, tools = [row.target_output_tokens for row in rows], [tuple(row.tools) for row in rows]
+    return Job(tuple(map(Call, sent, answers, tokens, places, delays_s, quoted, tools)))
 
 
 # --- OpenTelemetry ---------------------------------------------------------------------------------------
@@ -244,8 +238,7 @@ OTEL_HINT = (
 )
 
 
-class _Status(msgspec.Struct):
-    code: int | str = 0
+_NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 class _Span(msgspec.Struct):
@@ -253,30 +246,31 @@ class _Span(msgspec.Struct):
     trace_id: str = ""
     span_id: str = ""
     name: str = ""
-    end_time: datetime | None = None
+    end_time: datetime = _NEVER
     attributes: dict[str, Any] = {}
-    status: _Status | None = None
+    status: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         self.start_time = _utc(self.start_time)
-        self.end_time = _utc(self.end_time or self.start_time)
+        self.end_time = max(_utc(self.end_time), self.start_time)
 
     @property
     def is_call(self) -> bool:
-        """Whether it is a call of a model."""
+        """True if it is a call of a model."""
         chats = self.attributes.get("gen_ai.operation.name") == "chat" or self.name.startswith("chat ")
         return chats and bool(self.attributes.get("gen_ai.input.messages"))
 
     @property
     def failed(self) -> bool:
-        return self.status is not None and self.status.code in (2, "STATUS_CODE_ERROR", "ERROR")
+        return (self.status or {}).get("code") in (2, "STATUS_CODE_ERROR", "ERROR")
 
     def value(self, *names: str) -> Any:
         """The first of these attributes that there is; JSON text of a list as that list."""
-        found = next((self.attributes[name] for name in names if self.attributes.get(name) is not None), None)
-        if isinstance(found, str) and found.lstrip().startswith("["):
-            return msgspec.json.decode(found)
-        return found
+        values = (self.attributes[name] for name in names if self.attributes.get(name) is not None)
+        value = next(values, None)
+        if isinstance(value, str) and value.lstrip().startswith("["):
+            return msgspec.json.decode(value)
+        return value
 
 
 class _SpansFile(msgspec.Struct):
@@ -323,17 +317,17 @@ def _trace(name: str, spans: list[_Span]) -> Job:
             raise UsageError(
                 f"{name}: the span {span.span_id!r} is malformed: {error!r}", OTEL_HINT
             ) from None
-        ended = [i for i in range(place) if _ended(spans[i]) <= span.start_time]
+        ended = [i for i in range(place) if spans[i].end_time <= span.start_time]
         quoted = [
             (position, next(i for i in reversed(answered[key]) if i in ended))
             for position, message in enumerate(messages)
             if message["role"] == "assistant" and {*answered.get(key := _key(message), ())} & {*ended}
         ]
         needs = {call for _, call in quoted} | {*ended[-1:]}
-        known = set[int]().union(*(ancestors[i] for i in needs))
-        ancestors.append(known | needs)
-        after = tuple(sorted(needs - known))
-        ready = max((_ended(spans[i]) for i in after), default=spans[0].start_time)
+        earlier = set[int]().union(*(ancestors[i] for i in needs))
+        ancestors.append(earlier | needs)
+        after = tuple(sorted(needs - earlier))
+        ready = max((spans[i].end_time for i in after), default=spans[0].start_time)
         think_s = (span.start_time - ready).total_seconds()
         if answer is not None:
             answered.setdefault(_key(answer), []).append(place)
@@ -342,13 +336,8 @@ def _trace(name: str, spans: list[_Span]) -> Job:
     return Job(tuple(calls))
 
 
-def _ended(span: _Span) -> datetime:
-    assert span.end_time is not None
-    return span.end_time
-
-
 def _key(message: Json) -> object:
-    """What an answer is found by among messages."""
+    """Return that by which an answer is found among messages."""
     calls = message.get("tool_calls")
     return frozenset(call["id"] for call in calls) if calls else message["content"]
 

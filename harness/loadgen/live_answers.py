@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import httptools
 import msgspec
@@ -80,7 +81,7 @@ class _Function(msgspec.Struct):
 
 
 class _ToolCall(msgspec.Struct):
-    index: int = 0
+    index: Any = 0
     function: _Function | None = None
 
 
@@ -123,7 +124,7 @@ def read_answer(response: RawResponse) -> LiveAnswer:
     except httptools.HttpParserError:
         pass
     parts: list[str] = []
-    calls: dict[int, list[str]] = {}
+    calls: dict[Any, list[str]] = {}
     for _, data in read_events([(0.0, bytes(body.data))], complete=True):
         try:
             event = read_json(_events, as_chunk(data) if _TYPED.search(data) else data)

@@ -152,7 +152,7 @@ class Turns:
     def __init__(self, client: Client, requests: Sequence[WireRequest]) -> None:
         self._client = client
         self._session = {r.index: r.session for r in requests if r.session is not None}
-        self._unfinished = Counter(self._session.values())
+        self._unfinished: Counter[int | None] = Counter(self._session.values())
         self._think_s = {r.index: r.think_s for r in requests if r.think_s is not None}
         self._needs = {r.index: set(r.after) for r in requests if r.index in self._think_s}
         self._followers: dict[int, list[int]] = defaultdict(list)

@@ -16,7 +16,7 @@ from scipy.special import stdtrit
 from harness.metrics.estimates import Dependence, estimates_of
 from harness.metrics.intervals import LEVEL, Ends, Estimate, Measurement, error_rate_ends, level, wilson
 from harness.metrics.rates import count, rate_estimate, requests_within, total
-from harness.metrics.samples import Group, Sample, pool
+from harness.metrics.samples import Group, Sample, by_unit, pool, units
 from harness.schema.limits import ERROR_RATE, GateTerm, Slo
 from harness.schema.load import Load
 from harness.schema.metric import MS, NO_TIME_S
@@ -36,7 +36,7 @@ def attained(repeats: Sequence[Group], slo: Slo) -> Measurement:
     """The share of an engine's requests at one load that meet every limit; one that failed meets none.
 
     Of several repeats the interval is Student's over their shares, and at least Wilson's over all requests,
-    as shares that are alike have none; of one Wilson's over as many requests as their autocorrelation leaves.
+    as shares that are alike have none; of one Wilson's over as many requests as their dependence leaves.
     """
     each = [requests_within(group, slo) for group in repeats]
     share = float(np.concatenate(each).mean())
@@ -46,7 +46,9 @@ def attained(repeats: Sequence[Group], slo: Slo) -> Measurement:
         half = float(stdtrit(len(each) - 1, 1 - LEVEL / 2)) * float(shares.std(ddof=1)) / len(each) ** 0.5
         return Measurement(share, (max(0.0, min(low, share - half)), min(1.0, max(high, share + half))))
     [within] = each
-    n = within.size / Dependence(Sample(within, None, np.arange(within.size))).inflation
+    sample = Sample(within, None, np.arange(within.size))
+    dependence = Dependence(by_unit(sample, units(repeats[0].requests)))
+    n = dependence.below(0.5, 1 - share) if 0 < share < 1 else dependence.requests
     return Measurement(share, wilson(share * n, n))
 
 

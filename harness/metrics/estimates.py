@@ -43,7 +43,8 @@ _DECIMALS = 6
 
 @dataclass(frozen=True, eq=False)
 class Dependence:
-    """Dependence of the samples of one repeat: the request they belong to, and the requests next to it.
+    """Dependence of the samples of one repeat: the request they belong to, and the requests next to it. Where
+    there are sessions, it is theirs or that of requests, whichever is stronger.
 
     Attributes:
         sample: its requests are numbered in the order in which they were sent.
@@ -73,32 +74,45 @@ class Dependence:
     def below(self, level: float, share: float) -> float:
         """Return the number of independent observations by which a `share` of the sample is at or below
         `level`."""
-        n = self.sample.n
+        n, most = self.sample.n, float(self.sample.n)
+        if self._by_request is not None:
+            most = self._by_request.below(level, share)
         if self._counts.size == n:
-            return n / self.inflation
+            return min(most, n / self.inflation)
         sums = self._sums(self.sample.values <= level) - share * self._counts
         spread = float(sums @ sums) * self.inflation
-        return min(float(n), share * (1 - share) * n * n / spread) if spread > 0 else float(n)
+        return min(most, share * (1 - share) * n * n / spread) if spread > 0 else most
 
     def error_of_mean(self, mean: float) -> float:
         """Return the standard error of the sample's mean."""
         sums = self._sums(self.sample.values - mean)
-        return sqrt(float(sums @ sums) * self.inflation) / self.sample.n
+        error = sqrt(float(sums @ sums) * self.inflation) / self.sample.n
+        return error if self._by_request is None else max(error, self._by_request.error_of_mean(mean))
 
     @property
     def requests(self) -> float:
-        """Number of independent requests."""
-        return self._counts.size / self.inflation
+        """Number of independent requests, or sessions."""
+        units = self._counts.size / self.inflation
+        return units if self._by_request is None else min(units, self._by_request.requests)
+
+    @cached_property
+    def _by_request(self) -> Dependence | None:
+        """Dependence of the requests of sessions by when they were sent, which may be the stronger one."""
+        return None if self.sample.unit is None else Dependence(replace(self.sample, unit=None))
 
     @cached_property
     def _starts(self) -> npt.NDArray[np.int64]:
-        """Positions in the sample at which the values of each request begin."""
-        return run_starts(self.sample.request)
+        """Positions in the sample at which the values of each request, or session, begin."""
+        return run_starts(self._unit)
+
+    @property
+    def _unit(self) -> npt.NDArray[np.integer] | Floats:
+        return self.sample.request if self.sample.unit is None else self.sample.unit
 
     @cached_property
     def _order(self) -> npt.NDArray[np.int64] | None:
         """The order that makes the requests ascend; None where they do."""
-        request = self.sample.request[self._starts]
+        request = self._unit[self._starts]
         return None if np.all(request[1:] >= request[:-1]) else np.argsort(request, kind="stable")
 
     @cached_property

@@ -25,7 +25,7 @@ from harness.metrics.stability import (
     growing,
     repeats_disagree,
 )
-from harness.metrics.validity import few_rounds, lag_limit_ms, one_late, too_brief
+from harness.metrics.validity import few_rounds, lag_limit_ms, one_late, too_brief, wrong_calls
 from harness.schema.facts import Fact, Scope, Value
 from harness.schema.load import Batch, ClosedLoop, Load, Ramp, RateSeries, RequestRate, from_light_to_heavy
 from harness.schema.machines import MachineLoad
@@ -67,6 +67,7 @@ def cell_notices(
         return machine_notices(group, machines)
     facts: list[Fact | None] = [*count_notices(group), *one_late(group), *_connections(group)]
     facts += _turns_waited(whole := group.whole or group)
+    facts += [fact for fact in wrong_calls(group) if fact.kind == "some_invalid_calls"]
     facts.append(_large_chunks(group, drafted.tokens_per_step if drafted is not None else None))
     if isinstance(group.load, ClosedLoop):
         settled = _after(group.requests["t_sent"].to_numpy(np.float64), group.load.concurrency)

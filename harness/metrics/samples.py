@@ -25,7 +25,7 @@ from harness.metrics.definitions import (
 from harness.metrics.percentiles import Ordered
 from harness.schema.load import Load, parse_load
 from harness.schema.metric import MS
-from harness.schema.metrics import METRICS, PERCENTILES
+from harness.schema.metrics import LATENCIES, METRICS, PERCENTILES
 from harness.schema.setting_types import Window
 
 #: Columns with times of a request that its engine measured, all of them parts of TTFT.
@@ -42,10 +42,14 @@ def find_window(requests: pd.DataFrame, cut: Cut) -> Window:
 
     The steady state begins when as many requests are in flight as in the middle of the cell, and ends when
     they were for the last time: before is the ramp-up, after it the ramp-down. That level is the median over
-    the middle half of the cell's time.
+    the middle half of the cell's time. Of sessions these are counted: the long ones that are left at the end
+    set no rate.
     """
     was_sent = requests[requests["t_sent"].notna()]
     sent, ended = (was_sent[name].dropna().to_numpy(np.float64) for name in ("t_sent", "t_end"))
+    if cut == "steady" and (unit := units(was_sent)) is not None:
+        spans = was_sent.groupby(unit).agg({"t_sent": "min", "t_end": "max"}).dropna()
+        sent, ended = (spans[name].to_numpy(np.float64) for name in ("t_sent", "t_end"))
     if not (sent.size and ended.size):
         return Window(start_s=0, end_s=0)
     first, last = max(0.0, float(scheduled(requests).min())), float(ended.max())
@@ -114,12 +118,15 @@ class Sample:
         weights: (S,) how many samples each value counts for; None: one each.
         request: (S,) position of the request that a value is of, below the number of successes.
         censored: samples of tolerated failures, which count as above all values.
+        unit: (S,) the session of the request, ascending: requests of one depend on each other. None: each
+            request is a unit.
     """
 
     values: npt.NDArray[np.float64]
     weights: npt.NDArray[np.integer] | None
     request: npt.NDArray[np.integer]
     censored: int = 0
+    unit: npt.NDArray[np.float64] | None = None
 
     @property
     def size(self) -> int:
@@ -192,7 +199,7 @@ class Group:
         if "tolerated" not in self.requests or METRICS[metric].by_engine or metric == "submit_lag_ms":
             return 0
         failed = self.requests[self.requests["tolerated"].eq(True)]
-        if metric == "session_ms":
+        if METRICS[metric].by_session:
             return int(failed["session"].nunique())
         if METRICS[metric].sample == "request":
             return len(failed)
@@ -202,7 +209,8 @@ class Group:
         """Return the sample of a latency: one value a request, one a gap (`icl_ms`), or one a token
         (`itl_ms`)."""
         if metric not in self._samples:
-            self._samples[metric] = self._sample(metric)
+            source = self.whole if METRICS[metric].by_session and self.whole is not None else self
+            self._samples[metric] = by_unit(source._sample(metric), units(source.good))
         return self._samples[metric]
 
     def _sample(self, metric: str) -> Sample:
@@ -210,7 +218,9 @@ class Group:
         if kind == "request":
             values = self.metrics[metric].to_numpy(np.float64)
             has_value = np.isfinite(values)
-            return Sample(values[has_value], None, np.flatnonzero(has_value), self._censored(metric))
+            optional = METRICS[metric].like and not has_value.any()  # as a tool call, which none makes
+            censored = 0 if optional else self._censored(metric)
+            return Sample(values[has_value], None, np.flatnonzero(has_value), censored)
         if metric == "itl_ms" and self.gaps.one_token:
             return self.sample("icl_ms")
         values = values_of(METRICS[metric], RequestTimes(self.good, self.gaps))
@@ -299,8 +309,14 @@ def by_load(groups: Sequence[Group]) -> Iterator[list[Group]]:
 def pool(groups: Sequence[Group]) -> Group:
     """Return the repeats of one engine at one load as one group."""
     first = groups[0]
+    of_sessions = {
+        name: _joined([group.sample(name) for group in groups])
+        for name in LATENCIES
+        if METRICS[name].by_session and first.whole is not None
+    }
     if len(groups) == 1:
-        return replace(first, repeat=None, window=None, whole=None)
+        samples = first._samples | of_sessions
+        return replace(first, repeat=None, window=None, whole=None, _samples=samples)
     return Group(
         engine=first.engine,
         variant=first.variant,
@@ -310,4 +326,30 @@ def pool(groups: Sequence[Group]) -> Group:
         requests=pd.concat([group.requests for group in groups]),
         metrics=pd.concat([group.metrics for group in groups]),
         gaps=pool_gaps([group.gaps for group in groups], [len(group.metrics) for group in groups]),
+        _samples=of_sessions,
     )
+
+
+def units(requests: pd.DataFrame) -> npt.NDArray[np.float64] | None:
+    """Return (n,) the session of each request, one of none having a number of its own; None without any."""
+    if "session" not in requests or requests["session"].isna().all():
+        return None
+    sessions = requests["session"].to_numpy(np.float64)
+    return np.where(np.isnan(sessions), -1.0 - np.arange(sessions.size), sessions)
+
+
+def by_unit(sample: Sample, unit: npt.NDArray[np.float64] | None) -> Sample:
+    """Return the sample with its values ordered by unit."""
+    if unit is None:
+        return sample
+    of_values = unit[sample.request]
+    order = np.argsort(of_values, kind="stable")
+    weights = None if sample.weights is None else sample.weights[order]
+    request, ordered = sample.request[order], of_values[order]
+    return replace(sample, values=sample.values[order], weights=weights, request=request, unit=ordered)
+
+
+def _joined(samples: Sequence[Sample]) -> Sample:
+    """Return the values of several groups, each of a request of its own, as one sample."""
+    values = np.concatenate([sample.values for sample in samples])
+    return Sample(values, None, np.arange(values.size), sum(sample.censored for sample in samples))

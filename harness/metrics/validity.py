@@ -17,7 +17,7 @@ from harness.metrics.percentiles import Ordered, missing
 from harness.metrics.rankings import REAL
 from harness.metrics.rates import duration_s
 from harness.metrics.samples import Group
-from harness.schema.facts import Fact, Scope, Value
+from harness.schema.facts import Fact, FactKind, Scope, Value
 from harness.schema.fairness import TaskScores
 from harness.schema.load import Batch, ClosedLoop, Load
 from harness.schema.machines import Calibration
@@ -34,6 +34,9 @@ LAG_LIMIT_OF_TTFT = 0.05
 HARMLESS_SHARE = 0.1
 #: Latencies that begin when a request is sent, which lag may shift.
 _FROM_SENDING = ("ttft_ms", "ttfo_ms", "e2e_ms")
+
+#: A cell is invalid when more than this share of its tool calls are wrong: models err less often.
+MOST_WRONG_CALLS = 0.1
 
 #: A cell is invalid when a client process did more than this share of what it can.
 CEILING_SHARE = 0.5
@@ -72,7 +75,18 @@ def _invalid(group: Group) -> list[Fact]:
     if isinstance(group.load, Batch):
         return [failures] if failed else []  # its clock runs from the first prompt that may be sent
     late = [Fact(kind="late", values=lag.values) for lag in _lags(group) if lag.judged_ms > lag.limit_ms]
-    return [failures, *late] if failed else late
+    wrong = [fact for fact in wrong_calls(group) if fact.kind == "invalid_calls"]
+    return [*([failures] if failed else []), *late, *wrong]
+
+
+def wrong_calls(group: Group) -> list[Fact]:
+    """State how many tool calls of a cell fit no schema of a tool that its requests offer."""
+    requests = (group.whole or group).requests
+    if "judged_calls" not in requests or not (calls := int(requests["judged_calls"].sum())):
+        return []
+    wrong = int(requests["bad_calls"].sum())
+    kind: FactKind = "invalid_calls" if wrong > MOST_WRONG_CALLS * calls else "some_invalid_calls"
+    return [Fact(kind=kind, values={"wrong": wrong, "calls": calls})] if wrong else []
 
 
 def late_alone(group: Group) -> Fact | None:

@@ -142,7 +142,19 @@ def _events(behaviour: Behaviour, max_tokens: int, prompt_tokens: int) -> tuple[
         reported = min(total, sent + behaviour.usage_ahead)
         usage = _usage(behaviour, prompt_tokens, reported) if behaviour.usage == "continuous" else None
         ids, padding = _ids(behaviour, sent - k, sent, total), behaviour.padding if chunks == 0 else 0
-        data = _chunk(behaviour, text, kind=kind, token_ids=ids, finish=finish, usage=usage, padding=padding)
+        if kind == "tool call" and behaviour.arguments:
+            text = _arguments(behaviour, sent - k, sent, total)
+        begins = sent - k <= total - behaviour.tool_calls < sent
+        data = _chunk(
+            behaviour,
+            text,
+            kind=kind,
+            token_ids=ids,
+            finish=finish,
+            usage=usage,
+            padding=padding,
+            begins=begins,
+        )
         events.append(Step(at, data, (k,), kind != "reasoning" and not held))
         events += [Step(at, _chunk(behaviour, text, kind=kind, index=i)) for i in range(1, behaviour.answers)]
     if behaviour.flush_ms is not None:
@@ -221,10 +233,13 @@ def _chunk(
     usage: dict[str, int] | None = None,
     padding: int = 0,
     index: int = 0,
+    begins: bool = False,
 ) -> bytes:
     choice: dict[str, Any] = {"index": index, "logprobs": None, "finish_reason": finish}
     if behaviour.chat:
-        choice["delta"] = {"role": "assistant", "content": text} if role else _delta(behaviour, text, kind)
+        choice["delta"] = (
+            {"role": "assistant", "content": text} if role else _delta(behaviour, text, kind, begins)
+        )
     else:
         choice["text"] = text
     if behaviour.token_ids and token_ids is not None:
@@ -237,11 +252,20 @@ def _chunk(
     return msgspec.json.encode(body)
 
 
-def _delta(behaviour: Behaviour, text: str, kind: Kind) -> dict[str, Any]:
+def _arguments(behaviour: Behaviour, start: int, stop: int, total: int) -> str:
+    """Part of the arguments with tokens `start` to `stop` of an answer of `total`."""
+    begin, length = total - behaviour.tool_calls, len(behaviour.arguments)
+    first, last = (max(0, place - begin) * length // behaviour.tool_calls for place in (start, stop))
+    return behaviour.arguments[first:last]
+
+
+def _delta(behaviour: Behaviour, text: str, kind: Kind, begins: bool) -> dict[str, Any]:
     if kind == "reasoning":
         return {behaviour.reasoning_field: text}
     if kind == "tool call":
-        return {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}
+        named = {"id": "call_0", "type": "function"} if begins and behaviour.function else {}
+        name = {"name": behaviour.function} if named else {}
+        return {"tool_calls": [{"index": 0, **named, "function": {**name, "arguments": text}}]}
     return {"content": text}
 
 
@@ -290,6 +314,8 @@ class Behaviour(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model: str = "mock"  # named in chunks
     drop_ms: float | None = None  # close a connection that has served before, so long after the request
     tool_calls: int = 0  # of a chat, so many tokens at the end are a tool call
+    function: str = ""  # its name
+    arguments: str = ""  # its arguments, a part with each of these tokens; empty: the words of the tokens
     end_token: bool = False  # the last token has no text and ends the answer by itself
     template_tokens: int = 0  # added to the words of a chat's messages
     refuses: tuple[str, ...] = ()  # fields that are answered with 400; `prompt` means a list of token ids

@@ -18,6 +18,7 @@ from harness.loadgen.load_plan import RawResponse
 from harness.records.columns import CHUNKS, REQUESTS, SERVER
 from harness.records.request_record import read_request
 from harness.records.stream import OWN_FIELDS, StreamFields
+from harness.records.tool_calls import judge_calls
 from harness.schema.load import Load, load_text
 
 #: Decimals of a second that are kept: files hold nanoseconds.
@@ -86,6 +87,8 @@ class Expected(NamedTuple):
     formatted: bool = False
     session: int | None = None
     turn: int | None = None
+    after: tuple[int, ...] = ()
+    tools: tuple[Mapping[str, Any], ...] = ()
 
     def wanted(self, exact_length: bool) -> Wanted:
         """Return the tokens that its answer must have: with `exact_length`, exactly as many as asked for."""
@@ -107,7 +110,9 @@ class CellIdentity:
 
 
 #: Columns that are planned of a request; its stream gives the others.
-PLANNED = {*Expected._fields, *CellIdentity.__annotations__, "session_start"}
+_JUDGED = ("judged_calls", "bad_calls")
+_OF_SESSIONS = ("session_start", "session_model_s", "session_tools_s", "session_queue_s")
+PLANNED = {*Expected._fields, *CellIdentity.__annotations__, *_JUDGED, *_OF_SESSIONS}
 #: Columns that are measured of a request.
 MEASURED = pa.schema([field for field in REQUESTS if field.name not in PLANNED])
 #: Columns that are measured of a chunk.
@@ -185,14 +190,21 @@ def cell_records(answers: Answers, expected: Sequence[Expected], identity: CellI
     Args:
         expected: By request.
     """
-    table, starts = answers.requests, _session_starts(answers, expected)
+    table, sessions = answers.requests, _sessions(answers, expected)
     indices = table["request"].to_pylist()
     columns: dict[str, list[Any]] = {
         name: [getattr(expected[index], name) for index in indices] for name in Expected._fields
     }
     of_cell = {**vars(identity), "load": load_text(identity.load)}
     columns |= {name: [value] * len(indices) for name, value in of_cell.items()}
-    columns["session_start"] = [starts.get(index) for index in indices]
+    nothing = (None,) * len(_OF_SESSIONS)
+    for place, name in enumerate(_OF_SESSIONS):
+        columns[name] = [sessions.get(index, nothing)[place] for index in indices]
+    calls, ends = (table[name].to_pylist() for name in ("tool_calls", "finish_reason"))
+    each = zip(indices, calls, ends, strict=True)
+    judged = [judge_calls(made, end, expected[index].tools) for index, made, end in each]
+    for place, name in enumerate(_JUDGED):
+        columns[name] = [counts[place] for counts in judged]
     arrays = [
         table[field.name] if field.name not in PLANNED else pa.array(columns[field.name], field.type)
         for field in REQUESTS
@@ -202,13 +214,32 @@ def cell_records(answers: Answers, expected: Sequence[Expected], identity: CellI
     return CellRecords(pa.table(arrays, schema=REQUESTS).to_pandas(), chunks.to_pandas())
 
 
-def _session_starts(answers: Answers, expected: Sequence[Expected]) -> dict[int, float | None]:
-    """Return when the first turn was sent, by the last turn of each session whose turns all succeeded."""
-    sessions: dict[int, list[tuple[int, int, float | None, bool]]] = {}
-    rows = (answers.requests[name].to_pylist() for name in ("request", "t_sent", "error"))
-    for index, sent, error in zip(*rows, strict=True):
-        planned = expected[index]
-        if planned.session is not None:
-            sessions.setdefault(planned.session, []).append((planned.turn or 0, index, sent, error is None))
-    whole = (sorted(turns) for turns in sessions.values() if all(succeeded for *_, succeeded in turns))
-    return {turns[-1][1]: turns[0][2] for turns in whole}
+def _sessions(answers: Answers, expected: Sequence[Expected]) -> dict[int, tuple[float | None, ...]]:
+    """Return the values of the columns _OF_SESSIONS of each session whose turns all succeeded, by the turn
+    that ended last.
+
+    From that turn back, the chain goes to the one of those that it needed that ended last: with others, the
+    session would have ended at the same time.
+    """
+    names = ("request", "t_sched", "t_sent", "t_last", "t_end", "queue_wait_ms", "error")
+    sessions: dict[int, dict[int, dict[str, Any]]] = {}
+    for row in answers.requests.select(names).to_pylist():
+        if (session := expected[row["request"]].session) is not None:
+            sessions.setdefault(session, {})[row["request"]] = row
+    values: dict[int, tuple[float | None, ...]] = {}
+    for turns in sessions.values():
+        if any(turn["error"] is not None or turn["t_end"] is None for turn in turns.values()):
+            continue
+        first = turns[min(turns)]
+        last = turn = max(turns.values(), key=lambda turn: turn["t_end"])
+        model, tools, queue = (last["t_last"] or last["t_end"]) - last["t_sent"], 0.0, last["queue_wait_ms"]
+        while needs := [turns[index] for index in expected[turn["request"]].after if index in turns]:
+            before = max(needs, key=lambda turn: turn["t_end"])
+            tools += max(0.0, turn["t_sched"] - before["t_end"])
+            model += before["t_end"] - before["t_sent"]
+            queue = None if None in (queue, before["queue_wait_ms"]) else queue + before["queue_wait_ms"]
+            turn = before
+        tools += turn["t_sched"] - first["t_sched"]
+        queue_s = None if queue is None else queue / 1e3
+        values[last["request"]] = (first["t_sent"], model, tools, queue_s)
+    return values

@@ -64,9 +64,22 @@ REQUESTS = pa.schema(
         ("t_retry", pa.float64()),  # when it was sent the last time, null where that was the first
         ("tolerated", pa.bool_()),  # it failed, and its cell has no more failures than are tolerated
         ("unread_fields", pa.string()),  # of deltas, with text that was not read, else null
+        ("tool_calls", pa.string()),  # names and arguments of those in its answer, as JSON; null: none
+        ("t_call", pa.float64()),  # first chunk with a part of a tool call
+        ("t_called", pa.float64()),  # last chunk with a part of the first tool call
+        # Tool calls of an answer that ended by itself, and those of them that fit no tool that was offered or
+        # whose arguments do not fit its schema; null where no tools were offered.
+        ("judged_calls", pa.int32()),
+        ("bad_calls", pa.int32()),
         ("session", pa.int32()),  # its number in the load, null for a request of none
         ("turn", pa.int32()),  # from 0 within the session
-        ("session_start", pa.float64()),  # t_sent of turn 0, for the last turn of a session without failures
+        # Of a session without failures, for the turn that ended last: t_sent of turn 0, and of the chain of
+        # turns that led to this end the times to answer them, the times between them, and in the engine's
+        # queue, where it reports that.
+        ("session_start", pa.float64()),
+        ("session_model_s", pa.float64()),
+        ("session_tools_s", pa.float64()),
+        ("session_queue_s", pa.float64()),
     ]
 )
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import httptools
+import msgspec
 
 from harness.loadgen.load_plan import RawResponse
 from harness.plain_text import one_line
@@ -38,7 +39,8 @@ class RequestRecord:
     that the server counts and does not send; they are not in `completion_tokens`. `text_tokens` are those
     that the model's tokenizer finds in the text. `other_models` are those that the chunks name instead of the
     one that was asked for, `unread_fields` the fields of deltas that have text and were not read. `times` are
-    columns that the engine itself measured.
+    columns that the engine itself measured. `tool_calls` are names and arguments of tool calls as JSON; the
+    first began at `t_call`, and was whole at `t_called`.
 
     `error` is None for a success; else one of the client's own kinds, `http_<status>`, `stream_error` (an
     error in the stream, or what came is no stream), `truncated` (the response ended properly, the stream did
@@ -62,6 +64,9 @@ class RequestRecord:
     text_tokens: int | None
     other_models: str | None
     unread_fields: str | None
+    tool_calls: str | None
+    t_call: float | None
+    t_called: float | None
     times: dict[str, float]
 
 
@@ -104,6 +109,9 @@ def read_request(
             [name for name in stream.models if fields.model and not _same(name, fields.model)]
         ),
         unread_fields=_listed([name for name, chunks in stream.unread.items() if chunks > 1]),
+        tool_calls=msgspec.json.encode(stream.calls).decode() if stream.calls else None,
+        t_call=stream.t_call,
+        t_called=stream.t_called,
         times=stream.times,
     )
 

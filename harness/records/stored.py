@@ -24,9 +24,7 @@ NS = 1e9
 
 #: Columns of requests in seconds, which files hold in nanoseconds.
 SECONDS = [
-    field.name
-    for field in REQUESTS
-    if field.name.startswith("t_") or field.name in ("session_start", "late_s")
+    field.name for field in REQUESTS if field.name.startswith(("t_", "session_")) or field.name == "late_s"
 ]
 
 STORED_REQUESTS = pa.schema(

@@ -46,8 +46,9 @@ class Stream:
     """Content of a stream. `text` has one part for each chunk with text; `completion_tokens` is from the last
     usage, as is `reasoning_tokens`, shown or not; `error` is the first error in the stream. `calls_tools`:
     some of the text is of tool calls, which a server writes anew, so that it is not what the model
-    generated. `models` are the models that its chunks name; `unread` says how many chunks without text have
-    some in a field of their delta that is not read, by its name."""
+    generated. `calls` are their names and arguments, `t_call` is when the first began, `t_called` when the
+    last part of its arguments came. `models` are the models that its chunks name; `unread` says how many
+    chunks without text have some in a field of their delta that is not read, by its name."""
 
     chunks: list[StreamChunk] = field(default_factory=list)
     text: list[str] = field(default_factory=list)
@@ -58,6 +59,9 @@ class Stream:
     finish_reason: str | None = None
     done: bool = False
     calls_tools: bool = False
+    calls: list[list[str]] = field(default_factory=list)
+    t_call: float | None = None
+    t_called: float | None = None
     error: str | None = None
     times: dict[str, float] = field(default_factory=dict)
     models: dict[str, None] = field(default_factory=dict)
@@ -95,6 +99,7 @@ class _Function(msgspec.Struct):
 
 
 class _ToolCall(msgspec.Struct):
+    index: Any = None
     function: _Function | None = None
 
 
@@ -121,14 +126,14 @@ class _Delta(msgspec.Struct):
         return self.reasoning_content or self.reasoning or thought_of(self.content)
 
     @property
-    def called(self) -> str:
-        """Names and arguments of tool calls."""
-        functions = [call.function for call in self.tool_calls or ()]
-        return "".join(
-            (function.name or "") + (function.arguments or "")
-            for function in (*functions, self.function_call)
-            if function is not None
-        )
+    def called(self) -> list[tuple[int | None, str, str]]:
+        """Names and arguments of tool calls, each with the place of its call; None: not known."""
+        parts = [*(self.tool_calls or ()), _ToolCall(0, self.function_call)]
+        return [
+            (part.index if isinstance(part.index, int) else None, made.name or "", made.arguments or "")
+            for part in parts
+            if (made := part.function) is not None and (made.name or made.arguments)
+        ]
 
 
 class _Choice(msgspec.Struct):
@@ -200,6 +205,8 @@ _raw_events = msgspec.json.Decoder(_RawEvent)
 _TEXT_NAMES = ("text", "content", "thinking", "summary")
 #: Characters of a server's text about an error.
 MAX_ERROR = 500
+#: Tool calls of an answer that are kept apart.
+MAX_CALLS = 127
 #: Fewer chunks with ids may begin with the same ones by chance.
 LEAST_REPEATED = 4
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -299,9 +306,10 @@ def _take(
                 answer += delta.content
             else:
                 called = delta.called
-                stream.calls_tools = stream.calls_tools or bool(called)
+                _take_calls(stream, t, called)
                 thought = delta.thought
-                answer += "".join(filter(None, (answer_of(delta.content), delta.refusal, called)))
+                texts = (answer_of(delta.content), delta.refusal, *(a + b for _, a, b in called))
+                answer += "".join(filter(None, texts))
             if not (thought or answer):
                 thought = _elsewhere(stream, data, fields.content)
         if text := thought + answer:
@@ -318,6 +326,22 @@ def _take(
         _take_times(stream, event.metrics, fields)
     if event.timings is not UNSET:
         _take_times(stream, event.timings, fields)
+
+
+def _take_calls(stream: Stream, t: float, parts: Sequence[tuple[int | None, str, str]]) -> None:
+    """Add parts of tool calls; one whose place is not known begins a call where it has a name."""
+    for index, name, arguments in parts:
+        stream.calls_tools = True
+        if stream.t_call is None:
+            stream.t_call = t
+        place = (len(stream.calls) - (not name)) if index is None else index
+        while len(stream.calls) <= min(max(place, 0), MAX_CALLS):
+            stream.calls.append(["", ""])
+        call = stream.calls[min(max(place, 0), MAX_CALLS)]
+        call[0] += name
+        call[1] += arguments
+        if call is stream.calls[0]:
+            stream.t_called = t
 
 
 def _elsewhere(stream: Stream, data: bytes, wanted: Sequence[str]) -> str:

@@ -100,7 +100,7 @@ def _of_search(run: Run) -> Finding:
     assert search is not None
     engines = [engine for engine in search.engines if engine.trials]
     within = f"within {limit_words(search.plan.limits)}"
-    trace = None if search.plan.by == "concurrency" else run.meta.trace
+    trace = None if search.plan.closed else run.meta.trace
     long, short = (trace.name if trace else lengths(run, template) for template in (LONG, SHORT))
     return _finding(
         run,

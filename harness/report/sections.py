@@ -11,6 +11,7 @@ from harness.report.tables import capacity, cells, comparisons, fairness, latenc
 from harness.report.tables.decision import decision_tables
 from harness.report.tables.table import Table
 from harness.runs.reader import Run
+from harness.schema.run_info import gpus_used
 
 #: Sections whose tables are no part of `summary.md`: others there have their numbers, or they are long.
 PAGE_ONLY = ("first", "each_repeat")
@@ -41,6 +42,10 @@ def _of_loads(run: Run, decided: Decision | None) -> dict[str, Sequence[Table | 
     results, pooled, pairs = run.results, run.pooled, run.results.comparisons
     best, is_aa = best_labels(pooled, pairs), run.meta.settings.aa
     searched = capacity.capacity_tables(results.search) if results.search else []
+    if results.search and decided:
+        gpus = {engine.label: gpus_used(run.meta, engine.label) for engine in results.search.engines}
+        agents = capacity.agents_table(results.search, gpus, decided.hourly, decided.gpus)
+        searched += [agents] if agents else []
     searched = tuning.tuning_tables(results.tune) if results.tune else searched
     headline = latency.headline_table(pooled, best)
     return {
@@ -53,6 +58,7 @@ def _of_loads(run: Run, decided: Decision | None) -> dict[str, Sequence[Table | 
         "throughput": [rates.throughput_table(pooled)],
         "details": [
             cells.lengths_table(run.groups),
+            cells.turns_table(run.groups),
             rates.costs_table(pooled, results.machines),
             cells.nodes_table(run.groups, results.senders, run.meta.hosts),
             cells.node_effect_table(run.groups, results.nodes),

@@ -52,6 +52,7 @@ _SLOWER = {
     "tpot_times": "; TPOT was then {tpot_times} times as long",
 }
 _BELOW = "{right} of {items} items right, {other} {other_right} (p = {p})"
+_WRONG_CALLS = "{wrong} of {calls} tool calls of answers that ended by themselves"
 _CLOCKS = "GPU {gpu}: in {share} of the samples"
 _OFFERED = "{offered} requests/s offered, {answered} answered meanwhile"
 
@@ -102,6 +103,11 @@ WORDING: dict[FactKind, Wording] = {
         "invalid", "answers", "wrong answers", "{engines}: far fewer right items of the accuracy task.",
         _BELOW,
         {"failed": "; {failed} requests failed", "other_failed": "; of {other} {other_failed} failed"},
+    ),
+    "invalid_calls": Wording(
+        "invalid", "answers", "wrong tool calls", "Tool calls of {engines} fit no tool that was offered.",
+        _WRONG_CALLS,
+        hint="See the engine's parser of tool calls, and `tool_calls` in requests.parquet.",
     ),
     "differs_from_itself": Wording(
         "invalid", "other", "differs from itself", "An engine differs from itself: {engines}.",
@@ -392,6 +398,10 @@ WORDING: dict[FactKind, Wording] = {
     "unreported": Wording(
         "note", "other", "more notices", "Prompt tokens from a cache are not reported by {engines}.",
         "whether a server had seen some of the prompts before is not known",
+    ),
+    "some_invalid_calls": Wording(
+        "note", "answers", "wrong tool calls", "Some tool calls of {engines} fit no tool that was offered.",
+        _WRONG_CALLS,
     ),
     "hidden_cache": Wording(
         "note", "other", "more notices", "Prompts that came again were faster, unreported: {engines}.",

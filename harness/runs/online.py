@@ -61,7 +61,7 @@ def run_online(
     if settings.side_by_side > 1 and search:
         raise UsageError("each load of a search depends on those before it", "leave out --side-by-side")
     with _ended_early() as begun, machines_of(settings) as machines:
-        in_flight = search.highest if search and search.by == "concurrency" else 0
+        in_flight = search.highest if search and search.closed else 0
         resolved = resolve_online(settings, notify, machines, in_flight)
         info = resolved.info(command)
         info.search, info.tune, info.prices = search, tune, prices

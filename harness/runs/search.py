@@ -20,6 +20,7 @@ from harness.metrics.samples import Group
 from harness.runs.journal import JournalEntry
 from harness.runs.limits import BEHIND, MAX_FAILED, OF_FAILURES, failed_share, holds, parse_limits, value_of
 from harness.runs.schedule import Cell, Done, Plan, balanced_orders, engine_seed
+from harness.schema.machines import MachineLoad
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OnlineResults, OnlineSummary, Skipped
 from harness.schema.search import Bound, CapacityFound, CapacityRatio, SearchPlan, SearchResults, SearchTrial
@@ -130,11 +131,13 @@ class EngineSearch:
         self.plan, self.label = plan, label
         self.trials: list[SearchTrial] = []
         self._terms = parse_limits(plan.limits)
-        self._known = Knowledge(Bounds(plan.lowest, plan.highest, whole=plan.by == "concurrency"), plan.first)
+        self._known = Knowledge(Bounds(plan.lowest, plan.highest, whole=plan.closed), plan.first)
 
-    def take(self, summary: OnlineSummary, start: int) -> None:
+    def take(self, summary: OnlineSummary, start: int, machine: MachineLoad | None = None) -> None:
         """A cell was measured by that start of the engine's server."""
         trial = self._judge(summary, start)
+        if machine is not None and machine.joules is not None and machine.seconds > 0:
+            trial = trial.model_copy(update={"watts": machine.joules / machine.seconds})
         if not self.trials or self.trials[-1].start != start:
             self._known.start()
         self.trials.append(trial)
@@ -247,7 +250,7 @@ def searches_of(
     searches = {label: EngineSearch(plan, label) for label in labels}
     for entry in entries:
         if entry.label in searches:
-            searches[entry.label].take(entry.figures, entry.start or 0)
+            searches[entry.label].take(entry.figures, entry.start or 0, entry.machine)
     return searches
 
 

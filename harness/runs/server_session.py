@@ -153,6 +153,8 @@ class ServerSession:
             formatted=request.response_format is not None,
             session=request.session,
             turn=None if request.session is None else request.turn,
+            after=request.after,
+            tools=request.tools,
         )
 
     @property

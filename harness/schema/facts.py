@@ -38,7 +38,11 @@ KINDS: dict[str, tuple[str, ...]] = {
     "wrong_answers": ("wrong", "answers", "prompt_tokens", "position", "ended"),
     # The engine scores so far below `other` in the accuracy task that it is invalid.
     "inaccurate": ("right", "items", "failed", "other", "other_right", "other_failed", "p"),
+    # Of the tool calls in answers that ended by themselves, many fit no schema of a tool that was offered.
+    "invalid_calls": ("wrong", "calls"),
     # --- of a cell that is valid, or of its repeats together
+    # Some do not, as models err.
+    "some_invalid_calls": ("wrong", "calls"),
     # The engine answered fewer requests/s than were offered.
     "behind": ("offered", "answered"),
     # The engine fell behind, and no token came until all requests had arrived.

@@ -133,6 +133,8 @@ class Metric:
         fraction: a cell's number, as numerator and denominator; repeats are pooled by their summed counts. It
             is 0 where the denominator is 0, as nothing passes in no time. Neither this nor `of`: another
             part of the run knows the number.
+        by_session: one value of a whole session, also where a part of the cell is measured: a part has the
+            short ones.
         by_engine: only the engine knows it: per request, else from its histograms.
         has_interval: repeats give its interval; of no use to a number that the schedule sets.
         set_by_load: an open loop's load sets it, until the engine falls behind.
@@ -152,6 +154,7 @@ class Metric:
     sample: SampleKind = "request"
     fraction: Callable[[Counts], Fraction] | None = None
     lower_is_better: bool = True
+    by_session: bool = False
     by_engine: bool = False
     has_interval: bool = True
     set_by_load: bool = False

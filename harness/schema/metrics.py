@@ -28,6 +28,9 @@ def _offered(counts: Counts) -> Fraction:
     return counts.arrivals, counts.seconds
 
 
+#: Beside others, of a whole session or of the first tool call in an answer.
+_OfSession = partial(Metric, by_session=True, like="session_ms", uses=frozenset({"tables", "gated"}))
+_OfCall = partial(Metric, like="ttft_ms", uses=frozenset({"tables", "gated"}))
 #: One number of a cell: a cost of it, a rate, or a rate that is higher under a heavier load.
 _Cost = partial(Metric, sample="cell")
 _Rate = partial(Metric, sample="cell", lower_is_better=False)
@@ -131,7 +134,51 @@ BUILT_IN = (
         "How long a conversation or an agent's job took as a whole, time to think included, for sessions "
         "without a failed turn.",
         lambda t: (t.last - t.session_start) * MS,
+        by_session=True,
         uses=frozenset({"tables", "gated"}),
+    ),
+    _OfSession(
+        "session_model_ms",
+        "Session in model",
+        "time in the model, of a session",
+        "Σ (t_end − t_sent) along the critical path",
+        "Of the turns that led to the session's end, each the last of those that the next one waited for: "
+        "the time in which they were answered.",
+        lambda t: t.session_model_s * MS,
+    ),
+    _OfSession(
+        "session_tools_ms",
+        "Session in tools",
+        "time in tools, of a session",
+        "Σ (t_sched − t_end before) along the critical path",
+        "The time between these turns, in which tools ran or a person thought, as recorded; with live "
+        "answers also the time to read them.",
+        lambda t: t.session_tools_s * MS,
+    ),
+    _OfSession(
+        "session_queue_ms",
+        "Session in queue",
+        "time in the queue, of a session",
+        "Σ queue wait along the critical path",
+        "The part of the time in the model in which these turns waited for their prefill, where the engine "
+        "reports that of each request.",
+        lambda t: t.session_queue_s * MS,
+    ),
+    _OfCall(
+        "ttfc_ms",
+        "TTFC",
+        "time to first tool call",
+        "t_call − t_sent",
+        "From the last byte of the request written to the first chunk with a part of a tool call.",
+        lambda t: (t.call - t.sent) * MS,
+    ),
+    _OfCall(
+        "ttca_ms",
+        "TTCA",
+        "time to complete arguments",
+        "t_called − t_sent",
+        "To the last chunk with a part of the first tool call: then the tool can run.",
+        lambda t: (t.called - t.sent) * MS,
     ),
     Metric(
         "queue_wait_ms",

@@ -455,12 +455,14 @@ class OnlineSettings(ClusterGroup, ValidityGroup, LoadGroup, ServerGroup, Common
 
     @property
     def cut(self) -> Window | Literal["steady"] | None:
-        """The part of each cell that is measured; None: all."""
+        """The part of each cell that is measured; None: all. A closed loop of sessions is measured while all
+        of them are in flight: at the end the longest would set the rate."""
         if self.num_prompts is not None:
             return None  # batches that are not to be measured are not recorded
         if self.settle is not None:
             return Window(start_s=self.settle, end_s=sys.float_info.max)
-        return "steady" if self.steady_state else self.window
+        agents = self.turns is not None and self.concurrency is not None and self.window is None
+        return "steady" if self.steady_state or agents else self.window
 
     @model_validator(mode="before")
     @classmethod

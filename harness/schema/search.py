@@ -12,7 +12,7 @@ from harness.schema.load import Counted, Load, TraceLoad
 from harness.schema.metric import MS
 
 Verdict = Literal["more", "less", "no difference shown"]
-SearchAxis = Literal["rate", "concurrency", "scale"]
+SearchAxis = Literal["rate", "concurrency", "agents", "scale"]
 Bound = Literal["lightest", "heaviest"]
 
 
@@ -29,6 +29,7 @@ class Axis(NamedTuple):
 AXES: dict[SearchAxis, Axis] = {
     "rate": Axis("{of}/s", "req_per_s", 0.1, 10_000.0, 1.0),
     "concurrency": Axis("{of} in flight", "concurrency", 1, 512, 4),
+    "agents": Axis("agents", "concurrency", 1, 512, 4),
     "scale": Axis("times the trace's own rate", "scale", 0.05, 100.0, 1.0),
 }
 #: Least seconds of a rate's or a scale's cell that are not measured, and that are; each also as a multiple of
@@ -37,13 +38,15 @@ SETTLE_S, SETTLE_LIMITS = 3.0, 10
 MEASURED_S, MEASURED_LIMITS = 30.0, 150
 #: Requests of a cell of a rate at most, where the heaviest load is not given.
 MOST_REQUESTS = 1_000_000
-#: Requests for each one in flight.
+#: Requests, or jobs, for each one in flight.
 ROUNDS = 5
+#: Kinds of loads that keep a whole number in flight.
+CLOSED: tuple[SearchAxis, ...] = ("concurrency", "agents")
 
 
 def cell_times(by: SearchAxis, limits: str) -> dict[str, float]:
     """Return `settle` and `min_duration` of a search's cells; none of a closed loop."""
-    if by == "concurrency":
+    if by in CLOSED:
         return {}
     longest = max((term.limit / MS for term in parse_gate(limits, "limit") if is_latency(term)), default=0.0)
     return {
@@ -82,14 +85,19 @@ class SearchPlan(Strict):
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
-        for value in self.ends if self.by == "concurrency" else ():
+        for value in self.ends if self.closed else ():
             if value != round(value):
-                raise ValueError(f"--by concurrency: {value:g} is no whole number")
+                raise ValueError(f"--by {self.by}: {value:g} is no whole number")
         if not self.lowest < self.highest:
             raise ValueError(f"--lowest {self.lowest:g} is not below --highest {self.highest:g}")
         if not self.lowest <= self.first <= self.highest:
             raise ValueError(f"--first {self.first:g} is not between {self.lowest:g} and {self.highest:g}")
         return self
+
+    @property
+    def closed(self) -> bool:
+        """True if its loads keep a whole number in flight."""
+        return self.by in CLOSED
 
     @property
     def unit(self) -> str:
@@ -102,7 +110,8 @@ class SearchPlan(Strict):
 
     def unit_of(self, value: float) -> str:
         """The unit of a load of that value: one request in flight is no requests in flight."""
-        return self.unit.replace("s in flight", " in flight") if value == 1 else self.unit
+        singular = "agent" if self.by == "agents" else self.unit.replace("s in flight", " in flight")
+        return singular if value == 1 else self.unit
 
     def amount(self, value: float) -> str:
         """A bound in words: `12 requests in flight`."""
@@ -113,7 +122,7 @@ class SearchPlan(Strict):
         match self.by:
             case "scale":
                 return {"scales": [1 / value for value in self.ends]}
-            case "concurrency":
+            case "concurrency" | "agents":
                 return {"concurrency": [round(value) for value in self.ends], "rounds": ROUNDS}
             case "rate":
                 return {"request_rate": self.ends}
@@ -124,7 +133,7 @@ class SearchPlan(Strict):
 
     def load(self, value: float, like: Load) -> Load:
         """The load with that value; in all else it is as `like`."""
-        number = 1 / value if self.by == "scale" else round(value) if self.by == "concurrency" else value
+        number = 1 / value if self.by == "scale" else round(value) if self.closed else value
         return like.model_copy(update={AXES[self.by].field: number})
 
     def value(self, load: Load) -> float:
@@ -142,6 +151,7 @@ class SearchTrial(Strict):
     met: bool | None = Field(description="whether every limit held; null: invalid, not counted")
     measured: dict[str, float | None] = Field(description="by limit; null: no request succeeded")
     behind: bool = Field(False, description="whether the engine fell behind, which misses all limits")
+    watts: float | None = Field(None, description="mean power by the energy counters; null: not known")
 
 
 class CapacityFound(OfEngine):
@@ -172,6 +182,12 @@ class CapacityFound(OfEngine):
     def guessed(self) -> bool:
         """True if any value would be a guess: it is within the loads, and all cells said the same."""
         return self.bound is None and len({trial.met for trial in self.trials} - {None}) == 1
+
+    @property
+    def watts(self) -> float | None:
+        """Mean power in the heaviest of its cells that met the limits."""
+        met = [trial for trial in self.trials if trial.met and trial.watts is not None]
+        return max(met, key=lambda trial: trial.value).watts if met else None
 
     @property
     def shown(self) -> float:

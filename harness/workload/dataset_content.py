@@ -8,7 +8,7 @@ from functools import cached_property
 from hashlib import blake2b
 from itertools import count, islice
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import msgspec
 import numpy as np
@@ -93,7 +93,7 @@ class DatasetContent(Content):
     def take(self, n: int, seed: int, shape_seed: int, first: int = 0) -> list[PlannedRequest]:
         """Plan requests of `n` conversations."""
         taken = islice(self._sessions(shape_seed), first, first + n)
-        sessions = (self._begin_with(_words(seed, times, it), it) for times, it in taken)
+        sessions = (self._begin_with(_words(seed, times, it[0][1].text or ""), it) for times, it in taken)
         if self.turns is None:
             return [replace(session[0][1], index=index) for index, session in enumerate(sessions)]
         requests: list[PlannedRequest] = []
@@ -106,9 +106,14 @@ class DatasetContent(Content):
         return requests
 
     def lengths(self, n: int, shape_seed: int, first: int = 0) -> tuple[Ints, Ints]:
-        requests = self.take(n, 0, shape_seed, first)
-        inputs = np.array([len(request.prompt) for request in requests], dtype=np.int64)
-        return inputs, np.array([request.output_tokens for request in requests], dtype=np.int64)
+        """The tokens of the words before a conversation are added: to encode all prompts would take long."""
+        words = 0 if self.same else len(encode(self.tokenizer, _words(0, 0, "")))
+        sessions = islice(self._sessions(shape_seed), first, first + n)
+        calls = [it for _, planned in sessions for it in (planned if self.turns else planned[:1])]
+        live = self.turns == "live"  # then only first prompts are known in advance
+        inputs = [0 if live and call.quoted else len(request.prompt) + words for call, request in calls]
+        outputs = [request.output_tokens for _, request in calls]
+        return np.array(inputs, dtype=np.int64), np.array(outputs, dtype=np.int64)
 
     def input_lengths(self, size: int) -> list[int]:
         sample = islice(self._sessions(0), SAMPLE)
@@ -189,7 +194,7 @@ class DatasetContent(Content):
             if not places.keys() >= {*call.after} or (self.turns == "recorded" and lacks_answer):
                 continue
             quoted = [(position, places[place]) for position, place in call.quoted if place in places]
-            messages = tuple(Message(**message) for message in call.messages)
+            messages = cast("tuple[Message, ...]", call.messages)
             text, output = as_text(messages), self._output(call)
             if call.tools or any("tool_calls" in message for message in messages):
                 text_of_tools = msgspec.json.encode(call.tools).decode()
@@ -230,9 +235,9 @@ class DatasetContent(Content):
         return max(1, min(tokens, self.max_output))
 
 
-def _words(seed: int, times: int, session: Planned) -> str:
-    """Return the words before a conversation of a load of that seed."""
-    begin = (session[0][1].text or "")[:EQUAL_CHARACTERS]
+def _words(seed: int, times: int, text: str) -> str:
+    """Return the words before a conversation with that first prompt, of a load of that seed."""
+    begin = text[:EQUAL_CHARACTERS]
     drawn = int.from_bytes(blake2b(f"{seed} {times} {begin}".encode()).digest(), "big")
     words = []
     for _ in range(NONCE_WORDS):

@@ -71,10 +71,15 @@ class ChatTemplate:
         messages of that role."""
         return re.search(rf"""role\b[^%}}]*["']{role}["']""", self._source) is not None
 
-    def render(self, messages: Sequence[dict[str, Any]], variables: Mapping[str, Any] = NONE) -> str:
+    def render(
+        self,
+        messages: Sequence[dict[str, Any]],
+        variables: Mapping[str, Any] = NONE,
+        tools: Sequence[Any] | None = None,
+    ) -> str:
         """The prompt, up to where the assistant's answer begins. `variables` are more of the template's, such
         as `enable_thinking` of Qwen3's. Raises ChatError."""
-        inputs = {"messages": messages, "add_generation_prompt": True, "tools": None}
+        inputs = {"messages": messages, "add_generation_prompt": True, "tools": tools or None}
         if reserved := inputs.keys() & variables.keys():
             raise ChatError(f"{min(reserved)} cannot be set by chat_template_kwargs", "chat_template_kwargs")
         try:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from harness.engines.registry import in_order
 from harness.metrics.rankings import capacity_ranking
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.numbers import DASH, decimals, number, plural
 from harness.report.wording import Sentence, limit_words, sentence
+from harness.schema.machines import Hourly
 from harness.schema.search import CapacityFound, CapacityRatio, SearchPlan, SearchResults
 
 
@@ -52,9 +53,44 @@ def _ratios(ratios: Sequence[CapacityRatio], plan: SearchPlan) -> Table:
         Column.text("", [ratio.verdict for ratio in ratios]),
     ]
     notes = ["Intervals and verdicts hold for all pairs of the search together."]
-    if plan.by == "concurrency":
-        notes.append("Of highest loads before they are rounded down to whole requests in flight.")
+    if plan.closed:
+        notes.append(f"Of highest loads before they are rounded down to whole {plan.unit}.")
     return Table("capacity_ratios", "Highest loads against each other", columns, notes)
+
+
+def agents_table(
+    search: SearchResults, gpus: Mapping[str, int], hourly: Hourly | None, of: int
+) -> Table | None:
+    """Agents for each unit of what they cost; None of another search, and where nothing is known of that.
+
+    Args:
+        gpus: That each engine computes on, by label.
+        hourly: Price of an hour of the machine; None: not known.
+        of: Its GPUs.
+    """
+    engines = [it for it in in_order(search.engines) if it.value is not None and not it.guessed]
+    if search.plan.by != "agents" or not engines:
+        return None
+
+    def per(name: str, amounts: Sequence[float | None]) -> Column | None:
+        cells = []
+        for engine, amount in zip(engines, amounts, strict=True):
+            ends = [end / amount for end in (engine.low, engine.high) if end and amount]
+            value = engine.value / amount if engine.value and amount else None
+            cells.append(Cell.number(value, ends=(ends[0], ends[1]) if len(ends) == 2 else None))
+        return Column(f"agents per {name}", cells) if any(amounts) else None
+
+    counts = [gpus.get(engine.label) for engine in engines]
+    watts = [engine.watts for engine in engines]
+    columns = [per("GPU", counts), per("kW", [each and each / 1e3 for each in watts])]
+    if hourly is not None:
+        prices = [hourly.amount * (count or of) / of if of else hourly.amount for count in counts]
+        columns.append(per(f"{hourly.currency} an hour", prices))
+    if not any(columns):
+        return None
+    labels = Column.text("engine", [engine.label for engine in engines])
+    notes = ["Power: of the heaviest cell within the limits, by energy counters of GPUs or processors."]
+    return Table("agents", "Agents for what they cost", [labels, *filter(None, columns)], notes)
 
 
 # --- The answer ------------------------------------------------------------------------------------------

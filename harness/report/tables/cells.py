@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from statistics import fmean, median
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +30,10 @@ from harness.schema.results import PREFIX_BLOCK_TOKENS, OnlineSummary, PrefixHit
 _SHOWN = (50, 90, 99)
 #: Reasons to finish of an answer that was not cut off at its limit.
 _ENDED_BY_ITSELF = ("stop", "eos_token", "stop_sequence", "tool_calls", "function_call")
+
+#: First and last turn of each row.
+_TURNS = ((1, 1), (2, 5), (6, 20), (21, np.inf))
+_OF_TURNS = ("ttft_ms", "tpot_ms", "e2e_ms")
 
 _LENGTHS = (
     "Tokens of prompts and answers of successful requests. Answers of different lengths are different "
@@ -89,6 +95,33 @@ def lengths_table(groups: Sequence[Group]) -> Table | None:
         Column.share("ended by itself", map(_mean, ended), 0),
     ]
     return Table("lengths", "Lengths", columns, [_LENGTHS])
+
+
+def turns_table(groups: Sequence[Group]) -> Table | None:
+    """Medians by the turn within the session, a row an engine, load and range of turns, of all repeats; None
+    without sessions."""
+    of_turns: list[tuple[Group, str, pd.DataFrame]] = []
+    for repeats in by_load(groups):
+        good = pd.concat([group.good.assign(**{m: group.metrics[m] for m in _OF_TURNS}) for group in repeats])
+        turn = good["turn"] + 1 if "turn" in good else pd.Series(np.nan, good.index)
+        for low, high in _TURNS:
+            rows = good[(turn >= low) & (turn <= high)]
+            name = f"{low}" if low == high else f"{low} to {high:g}" if np.isfinite(high) else f"from {low}"
+            of_turns += [(repeats[0], name, rows)] if len(rows) else []
+    if len({name for _, name, _ in of_turns}) < 2:
+        return None
+
+    def medians(values: Callable[[pd.DataFrame], Any]) -> list[float | None]:
+        return [_or_none(pd.Series(values(rows)).median()) for *_, rows in of_turns]
+
+    first = [group for group, *_ in of_turns]
+    columns = [
+        *(Column.engine(first), Column.load(first), Column.text("turn", [name for _, name, _ in of_turns])),
+        Column.count("requests", [len(rows) for *_, rows in of_turns]),
+        Column.number("prompt p50", medians(prompt_tokens), 0),
+        *(Column.number(f"{METRICS[name].label} p50", medians(itemgetter(name))) for name in _OF_TURNS),
+    ]
+    return Table("turns", "By turn", columns, ["Of successful requests: prompts in tokens, latencies in ms."])
 
 
 def _points(points: Sequence[Sequence[Group]]) -> list[Column]:

@@ -173,7 +173,9 @@ def from_chat(request: ChatRequest, template: ChatTemplate | None) -> Generation
         raise BadRequestError("messages is empty", "messages")
     try:
         prompt = template.render(
-            [_turn(message, template) for message in request.messages], request.chat_template_kwargs or {}
+            [_turn(message, template) for message in request.messages],
+            request.chat_template_kwargs or {},
+            request.tools,
         )
     except ChatError as error:
         raise BadRequestError(str(error), error.field) from None

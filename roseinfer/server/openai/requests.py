@@ -199,7 +199,8 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     """`POST /v1/chat/completions`. Without a limit, an answer may fill the context. Tools are accepted only
-    where `tool_choice` is "none". `chat_template_kwargs` are more variables of the model's template."""
+    where `tool_choice` is "none"; the model's template may write them into the prompt.
+    `chat_template_kwargs` are more variables of the model's template."""
 
     messages: list[Message]
     chat_template_kwargs: dict[str, Any] | None = None

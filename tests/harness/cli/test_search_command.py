@@ -13,7 +13,7 @@ import pytest
 
 from harness.cli.search import lasting_settings
 from harness.runs.search import EngineSearch
-from harness.schema.load import RequestRate
+from harness.schema.load import ClosedLoop, RequestRate
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.search import MOST_REQUESTS, SearchPlan
 
@@ -132,6 +132,7 @@ def test_cells_settle_unless_something_else_is_asked_for(options: dict[str, obje
         ("scale", "req_per_s>=500,error_rate<=1%", {"settle": 3, "min_duration": 30}),
         ("scale", "tpot_p99<=400ms", {"settle": 4, "min_duration": 60}),
         ("concurrency", "e2e_p99<=5s", {}),
+        ("agents", "e2e_p99<=5s", {}),
     ],
 )
 def test_cells_last_as_the_longest_limit_asks_for(by, limits, times):
@@ -153,6 +154,10 @@ def test_a_search_counts_what_its_loads_count() -> None:
     plans = [SearchPlan.make(by, "e2e_p99<=5s", of="sessions") for by in ("rate", "concurrency", "scale")]
     assert [plan.unit for plan in plans] == ["sessions/s", "sessions in flight", "times the trace's own rate"]
     assert plans[1].amount(1) == "1 session in flight"
+    agents = SearchPlan.make("agents", "e2e_p99<=5s", of="sessions")
+    assert [agents.amount(number) for number in (1, 4)] == ["1 agent", "4 agents"]
+    four = agents.load(4, like=ClosedLoop(concurrency=1, of="sessions"))
+    assert four == ClosedLoop(concurrency=4, of="sessions")
     higher = plans[0].load(8, like=RequestRate(req_per_s=2, of="sessions"))
     assert higher == RequestRate(req_per_s=8, of="sessions")
 
@@ -169,6 +174,9 @@ def test_a_search_counts_what_its_loads_count() -> None:
         ("--slo ttft_p50<=200ms --lowest 9 --highest 3", "--lowest 9 is not below"),
         ("--slo ttft_p50<=200ms --first 1e6", "is not between"),
         ("--slo ttft_p50<=200ms --by concurrency --highest 2.4", "is no whole number"),
+        ("--slo ttft_p50<=200ms --by agents --lowest 1.5", "--by agents: 1.5 is no whole number"),
+        ("--slo ttft_p50<=200ms --by agents", "--by agents needs jobs"),
+        ("--slo ttft_p50<=200ms --by agents --dataset builtin", "--by agents needs jobs"),
         ("--slo ttft_p50<=200ms --lowest -1", "--lowest: Input should be greater than 0"),
         ("--slo ttft_p50<=200ms --lowest 0", "--lowest: Input should be greater than 0"),
         ("--slo ttft_p50<=200ms --highest nan", "--highest: Input should be a finite number"),

@@ -56,7 +56,8 @@ def test_a_conversation_with_tools_is_a_call_for_each_answer(tmp_path: Path) -> 
 
 def row(place: int, *messages: dict[str, Any], task: str = "t") -> dict[str, Any]:
     return {
-        "version": 1, "conversation_id": task, "conversation_idx": place, "messages": messages, "tools": TOOLS,
+        "version": 1, "conversation_id": task, "conversation_idx": place, "messages": messages,
+        "tools": TOOLS,
         "target_output_tokens": 7 + place, "simulated_tool_delay_ms_after": 250.0 * (place + 1),
     }  # fmt: skip
 
@@ -157,8 +158,8 @@ def test_parts_of_spans_become_messages_of_requests(tmp_path: Path) -> None:
     )  # fmt: skip
     first, second = job.calls
     function = {"name": "ls", "arguments": '{"path":"."}'}
-    made = {"role": "assistant", "content": "hm"}
-    made |= {"tool_calls": [{"id": "c1", "type": "function", "function": function}]}
+    calls = [{"id": "c1", "type": "function", "function": function}]
+    made = {"role": "assistant", "content": "hm", "tool_calls": calls}
     assert first.messages == (SYSTEM, ASK)
     assert second.messages == (SYSTEM, ASK, made, result("c1"), result("c2"))
     assert first.tools == ({"type": "function", "function": {"name": "ls"}},)

@@ -10,25 +10,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.loadgen.client import Client
 from harness.loadgen.load_plan import RawResponse, WireRequest
 from harness.loadgen.pacing import ClosedLoop, OpenLoop
 from harness.loadgen.system_limits import most_in_flight
 
 
 @dataclass
-class FakeClient:
+class FakeClient(Client):
     """Notes what is sent, and when it was due."""
 
     due: dict[int, float] = field(default_factory=dict)
     open: list[int] = field(default_factory=list)
-    handshake_s = 0.0
+    handshake_s: float = 0.0
 
     def submit(self, index: int, t_sched: float, late_s: float | None = None) -> None:
         assert index not in self.due
         self.due[index] = t_sched
         self.open.append(index)
 
-    def open_ahead(self, count: int) -> None:
+    def open_ahead(self, count: int, at_once: int = 0) -> None:
         pass
 
 

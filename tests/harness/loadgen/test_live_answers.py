@@ -16,12 +16,22 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from harness.loadgen.live_answers import LiveAnswer, LiveAnswers, answer_marker, fill_body, read_answer
+from harness.loadgen.live_answers import (
+    LiveAnswer,
+    LiveAnswers,
+    answer_marker,
+    call_marker,
+    fill_body,
+    fill_text,
+    read_answer,
+)
 from harness.loadgen.load_plan import LoadPlan, RawResponse, Target, WireRequest
 from harness.loadgen.pacing import Turns
 from harness.loadgen.run_load import run_load
 
 ODD = 'quote " backslash \\ line\n tab\t ünï 😀 \u2028'
+
+RECORDED = '{"path": "a | b"}'
 
 
 def response(text: str, index: int = 0, pieces: int = 3, chat: bool = False) -> RawResponse:
@@ -75,8 +85,8 @@ def test_what_is_no_answer_is_empty() -> None:
 
 
 def test_a_body_is_filled_when_all_its_answers_are_there() -> None:
-    later = WireRequest(2, None, f'"{answer_marker(0)!r}"'.encode(), 1, 0.0, (0, 1))
-    live = LiveAnswers([WireRequest(0, None, b""), WireRequest(1, None, b"", 0, 0.0, ()), later])
+    later = WireRequest(2, None, f'"{answer_marker(0)!r}"'.encode(), (1,), 0.0, (0, 1))
+    live = LiveAnswers([WireRequest(0, None, b""), WireRequest(1, None, b"", (0,), 0.0, ()), later])
     assert live.take(response("a")) == {}
     assert list(live.take(response("b", 1))) == [2]
     assert live.take(response("c", 2)) == {}
@@ -186,3 +196,38 @@ def test_each_turn_has_the_answers_before_it_and_waits_for_the_person(echo, conc
         ]
         for begin, _ in spans:
             assert sum(first <= begin < last for first, last in spans) <= concurrency
+
+
+@pytest.mark.parametrize(
+    ("calls", "filled"),
+    [
+        ([("ls", '{"path": "\\"a"}')], '{"path": "\\"a"}'),
+        ([("rm", "{}")], RECORDED),  # another function
+        ([], RECORDED),
+        ([("rm", "{}"), ("ls", "{}")], RECORDED),  # at another place
+    ],
+)
+def test_arguments_are_those_of_the_same_call_or_the_recorded_ones(calls, filled):
+    marker = call_marker(3, 0, {"name": "ls", "arguments": RECORDED})
+    body = msgspec.json.encode({"content": answer_marker(3), "arguments": marker, "after": "x"})
+    answer = LiveAnswer("hm", calls)
+    expected = {"content": "hm", "arguments": filled, "after": "x"}
+    assert msgspec.json.decode(fill_body(body, {3: answer})) == expected
+    assert fill_text(f"{answer_marker(3)} {marker}.", {3: answer}) == f"hm {filled}."
+    assert fill_text(f"{answer_marker(3)}{marker}", {}) == RECORDED
+
+
+def test_tool_calls_of_a_stream_are_read_by_their_index() -> None:
+    def delta(index: int, **function: str) -> dict[str, Any]:
+        return {"choices": [{"delta": {"tool_calls": [{"index": index, "function": function}]}}]}
+
+    events = [
+        delta(0, name="ls", arguments=""),
+        delta(0, arguments='{"a'),
+        delta(1, name="rm", arguments="{"),
+    ]
+    events += [delta(0, arguments='": 1}'), delta(1, arguments="}")]
+    stream = b"".join(b"data: " + msgspec.json.encode(event) + b"\n\n" for event in events)
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(stream)
+    raw = RawResponse(0, 0.0, 0.0, 1.0, [(0.5, head + stream)])
+    assert read_answer(raw).calls == [("ls", '{"a": 1}'), ("rm", "{}")]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 import pytest
 from scipy.stats import norm
 
 from harness.metrics.estimates import Dependence, estimates_of
-from harness.metrics.samples import Sample, split
+from harness.metrics.samples import Sample, by_unit, split
 from tests.harness.metrics.conftest import build
 
 Floats = npt.NDArray[np.float64]
@@ -30,6 +32,21 @@ def sample(values: Floats, weights: npt.NDArray[np.int64] | None = None, each: i
 def test_independent_requests_count_one_each() -> None:
     worth = [Dependence(sample(series(np.random.default_rng(i), 200, 0))).requests for i in range(40)]
     assert np.median(worth) == 200
+
+
+def test_turns_of_a_job_count_as_that_job() -> None:
+    """Turns that resemble those of their job are worth one observation each job, whatever their number."""
+    rng = np.random.default_rng(3)
+    jobs, turns = 60, 20
+    of_job = np.repeat(rng.standard_normal(jobs), turns)
+    values = np.exp(of_job + 0.05 * rng.standard_normal(jobs * turns))
+    order = rng.permutation(jobs * turns)  # as they were sent: jobs beside each other
+    unit = np.repeat(np.arange(jobs), turns)[order].astype(float)
+    dependence = Dependence(by_unit(sample(values[order]), unit))
+    assert dependence.requests == pytest.approx(jobs, rel=0.3)
+    assert dependence.below(float(np.median(values)), 0.5) == pytest.approx(jobs, rel=0.3)
+    mean = float(values.mean())
+    assert dependence.error_of_mean(mean) == pytest.approx(np.exp(of_job).std() / jobs**0.5, rel=0.2)
 
 
 @pytest.mark.parametrize("rho", [0.5, 0.8])
@@ -59,7 +76,9 @@ def test_turns_of_sessions_are_neighbours_by_when_they_were_sent() -> None:
         for t in [100.0 * (k * sessions + s)]
     ]
     [group] = split(*build(rows))
-    assert Dependence(group.sample("ttft_ms")).inflation == pytest.approx(Dependence(sample(ttft)).inflation)
+    by_request = Dependence(replace(group.sample("ttft_ms"), unit=None))
+    assert by_request.inflation == pytest.approx(Dependence(sample(ttft)).inflation)
+    assert Dependence(group.sample("ttft_ms")).requests <= by_request.requests
     assert list(group.requests["t_sent"]) == sorted(group.requests["t_sent"])
 
 

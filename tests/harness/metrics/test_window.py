@@ -48,6 +48,26 @@ def test_a_load_that_is_never_two_at_once_is_steady_throughout():
     assert steady([request(t, t + 0.1, t + 0.2) for t in range(10)])[1] == 9.2
 
 
+def agents():
+    """Two agents: one with ten jobs of two turns until second 40, one with a job that goes on until 59."""
+    rows = []
+    for session in range(10):
+        at = 4 * session
+        rows += [request(t, t + 0.5, t + 2, session=session) for t in (at, at + 2)]
+    rows += [request(t, t + 0.5, t + 1, session=10) for t in np.arange(0, 60, 2.0)]
+    rows[19]["session_start"], rows[-1]["session_start"] = 36.0, 0.0
+    return rows
+
+
+def test_the_longest_job_sets_no_rate_and_is_among_the_jobs():
+    assert steady(agents()) == (0, 40)
+    for summary in summaries(agents(), cut="steady"):
+        assert summary.req_per_s == pytest.approx(40 / 40)
+        assert summary.session_ms.n == 2 and summary.session_ms.max == 59_000
+    [whole, _] = summaries(agents())
+    assert whole.req_per_s == pytest.approx(50 / 59)
+
+
 def test_a_cell_without_answers_has_no_window():
     rows = [{"t_sent": None, "error": "connect"}, {"t_sent": None, "error": "connect"}]
     [repeat, _] = summaries(rows, cut="steady")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.loadgen.live_answers import answer_text
+from harness.loadgen.live_answers import read_answer
 from harness.loadgen.load_plan import RawResponse
 from harness.records.request_record import RequestRecord, read_request
 from harness.records.stream import StreamFields, read_stream
@@ -82,7 +82,7 @@ def test_times_and_counts_are_those_of_a_chat(events: Events, thought: int, said
     assert (record.prompt_tokens, record.cached_tokens, record.completion_tokens) == (9, 4, 4)
     assert [record.chunks[0], record.t_answer] == [(thought / 100, 1), said / 100]
     assert record.chunks[-1][1] == 1 and record.unread_fields is None
-    assert answer_text(raw) == "Yes"
+    assert read_answer(raw).text == "Yes"
 
 
 @pytest.mark.parametrize("events", [RESPONSES, MESSAGES])

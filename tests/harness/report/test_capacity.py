@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.metrics.rankings import capacity_ranking
-from harness.report.tables.capacity import capacity_answer, capacity_tables
+from harness.report.tables.capacity import agents_table, capacity_answer, capacity_tables
 from harness.report.tables.table import Cell
 from harness.report.text.numbers import DASH
 from harness.runs.journal import JournalEntry
 from harness.runs.search import EngineSearch, search_results
 from harness.schema.facts import Fact, FactKind
 from harness.schema.load import ClosedLoop
+from harness.schema.machines import GpuLoad, Hourly, MachineLoad
 from harness.schema.metrics import LATENCIES
 from harness.schema.results import Distribution, OnlineSummary, Skipped
 from harness.schema.search import SearchPlan, SearchResults
@@ -52,6 +53,35 @@ def searched(**capacities: float) -> SearchResults:
     return SearchResults(
         plan=PLAN, engines=[s.capacity(s.label, None, "the time was over") for s in searches], ratios=ratios
     )
+
+
+def machine(joules: float | None) -> MachineLoad:
+    gpu = GpuLoad.model_construct(joules=joules)
+    return MachineLoad(
+        seconds=4, samples=1, cpus=1, own_cpu_s=0, foreign_cores_mean=0, foreign_cores_max=0, steal_share=0,
+        gpus=[gpu],
+    )  # fmt: skip
+
+
+def test_agents_are_counted_per_gpu_kilowatt_and_price():
+    plan = SearchPlan.make("agents", "ttft_p50<=50ms", lowest=1, highest=64, cells=12, tolerance=0.5)
+    search = EngineSearch(plan, "a")
+    while not search.ended:
+        load = search.next_value
+        search.take(cell(load, ttft=10 if load <= 20 else 90), 0, machine(800 * load))
+    found = search.capacity("a", None, "")
+    assert found.watts == max(200 * trial.value for trial in search.trials if trial.met)
+    results = SearchResults(plan=plan, engines=[found])
+    table = agents_table(results, {"a": 2}, Hourly(amount=8, currency="$", of="4 GPUs"), 4)
+    assert table is not None and found.value is not None
+    assert {column.title: column.cells[0].value for column in table.columns[1:]} == {
+        "agents per GPU": found.value / 2,
+        "agents per kW": pytest.approx(found.value / found.watts * 1e3),
+        "agents per $ an hour": found.value / 4,  # two of four GPUs
+    }
+    assert agents_table(results.model_copy(update={"plan": PLAN}), {"a": 2}, None, 4) is None
+    unknown = SearchResults(plan=plan, engines=[found.model_copy(update={"trials": []})])
+    assert agents_table(unknown, {"a": 0}, None, 0) is None
 
 
 @pytest.mark.parametrize(

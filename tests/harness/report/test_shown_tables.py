@@ -13,7 +13,7 @@ from harness.metrics.samples import split
 from harness.records.columns import CHUNKS, REQUESTS
 from harness.report.markdown import summary, table
 from harness.report.results_csv import results_csv
-from harness.report.tables.cells import lengths_table
+from harness.report.tables.cells import lengths_table, turns_table
 from harness.report.tables.latency import (
     headline_table,
     latency_table,
@@ -213,3 +213,26 @@ def test_each_engine_has_its_lengths_and_how_many_ended_by_themselves():
 
 def test_answers_of_one_length_need_no_table():
     assert table_of(rows("a", 0, [5, 5], ["length"] * 2), rows("b", 1, [5, 5], ["length"] * 2)) is None
+
+
+def test_turns_of_sessions_have_a_row_for_each_range():
+    """Turn n has a prompt of 100 n tokens and its first token after 10 n ms."""
+    given = rows("a", 0, [4] * 24, ["stop"] * 24)
+    for turn, row in enumerate(given):
+        row |= {"session": 0, "turn": turn, "prompt_tokens": 100 * (turn + 1)}
+        row |= {"t_sent": 1.0, "t_first": 1.0 + 0.01 * (turn + 1)}
+    requests = pd.DataFrame(given, columns=REQUESTS.names)
+    chunks = pd.DataFrame(columns=CHUNKS.names).astype({"t": "float64", "tokens": "int32"})
+    groups = split(requests, chunks.astype({"cell": "int64", "request": "int64"}))
+    shown = turns_table(groups)
+    assert shown is not None
+    heads = list(shown.headers)
+    by_turn = {line[heads.index("turn")]: line for line in shown.lines}
+    assert [line[heads.index("requests")] for line in shown.lines] == ["1", "4", "15", "4"]
+    assert list(by_turn) == ["1", "2 to 5", "6 to 20", "from 21"]
+    assert by_turn["2 to 5"][heads.index("prompt p50")] == "350"
+    assert float(by_turn["6 to 20"][heads.index("TTFT p50")]) == pytest.approx(130)
+    assert (
+        turns_table(split(requests.assign(turn=None), chunks.astype({"cell": "int64", "request": "int64"})))
+        is None
+    )

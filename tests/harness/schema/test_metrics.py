@@ -31,6 +31,11 @@ def test_uses_are_in_the_order_of_the_registry():
         "e2e_ms",
         "icl_ms",
         "session_ms",
+        "session_model_ms",
+        "session_tools_ms",
+        "session_queue_ms",
+        "ttfc_ms",
+        "ttca_ms",
     )
     assert latencies("headline") == ("ttft_ms", "tpot_ms")
     assert rates("gated") == ("req_per_s", "output_tok_per_s", "total_tok_per_s", "goodput_req_per_s")

@@ -121,6 +121,14 @@ def rendered(*messages: Any, template: ChatTemplate = TEMPLATE) -> list[Any]:
     return [json.loads(line) for line in prompt.splitlines()]
 
 
+def test_tools_are_in_the_prompt_where_the_template_has_them() -> None:
+    template = ChatTemplate("{{ tools | tojson if tools else 'none' }} {{ messages[0].content }}", {})
+    for tools, expected in (([{"type": "function"}], '[{"type": "function"}] hi'), ([], "none hi")):
+        body = {"messages": [{"role": "user", "content": "hi"}], "tools": tools, "tool_choice": "none"}
+        (prompt,) = from_chat(parse(json.dumps(body).encode(), ChatRequest), template).prompts
+        assert prompt == expected
+
+
 def test_calls_of_tools() -> None:
     """Templates write the arguments as JSON themselves."""
     talk = (
