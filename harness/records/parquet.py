@@ -8,6 +8,7 @@ metrics of their own.
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -161,6 +162,8 @@ def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
     try:
         table = from_file(_read_columns(path, schema, hint))
     except (pa.ArrowException, OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            raise  # the file may be well
         raise UsageError(
             f"{path} is not a readable parquet file: {one_line(str(error), 200)}", hint
         ) from None

@@ -1,5 +1,6 @@
 """What is not a finished run is refused with one sentence and a hint."""
 
+import errno
 import re
 import shutil
 
@@ -8,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.errors import UsageError
+from harness.records import parquet
 from harness.runs.reader import load_run, load_runs
 
 
@@ -57,6 +59,15 @@ def test_missing_and_broken_tables(copy, name):
         load_run(copy)
     (copy / name).unlink()
     with pytest.raises(UsageError, match=f"{name} is missing"):
+        load_run(copy)
+
+
+def test_a_table_for_which_no_descriptor_is_left_is_not_called_broken(copy, monkeypatch):
+    def read(*arguments):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(parquet, "_read_columns", read)
+    with pytest.raises(OSError, match="Too many open files"):
         load_run(copy)
 
 
