@@ -89,7 +89,7 @@ def read_request(
     stream, count = Stream(), TokenCount(None, [], 0)
     if wire.status == 200 and _is_stream(wire):
         stream = read_stream(wire.body, complete=wire.complete, fields=fields)
-        count = count_tokens(stream, tokens_of, raw.t_sent)
+        count = count_tokens(stream, tokens_of, raw.t_sent, exact_tokens)
     error, detail = _judge(raw, wire, stream, count, exact_tokens, prompt_tokens) or (None, None)
     return RequestRecord(
         chunks=count.chunks,

@@ -68,7 +68,10 @@ class TokenCount:
 
 
 def count_tokens(
-    stream: Stream, tokens_of: Callable[[str], int] | None = None, t_sent: float | None = None
+    stream: Stream,
+    tokens_of: Callable[[str], int] | None = None,
+    t_sent: float | None = None,
+    limit: int | None = None,
 ) -> TokenCount:
     """Count by token ids, else by usage in every chunk, else by the final usage, over the chunks with text;
     where there is none of these, by the model's tokenizer.
@@ -82,6 +85,7 @@ def count_tokens(
         tokens_of: Tokens of a text by the model's tokenizer; checks every count that has no token ids, and
             estimates it where there is none.
         t_sent: When the request was sent; tells an answer that came at once from one that was generated fast.
+        limit: Tokens that the answer must have; an estimate that is near is so many, if it ends at its limit.
     """
     chunks = stream.chunks
     source: TokenSource
@@ -98,6 +102,8 @@ def count_tokens(
         total = claimed if claimed is not None else sum(ids)
         if is_estimated := claimed is None and not total and bool(stream.text) and text_tokens_of is not None:
             total = text_tokens_of("".join(stream.text))
+            if limit is not None and stream.finish_reason == "length" and not _differ(limit, total):
+                total = limit
         if not total:
             return TokenCount(None, [], 0, hidden=hidden)
         if (end := _end_token(stream, text, total)) is not None:

@@ -153,6 +153,10 @@ def models_path(target: Target) -> str:
 def no_answer(target: Target, error: Exception) -> EngineError:
     """Explain a connection that did not come about, or brought no HTTP."""
     place = target.place
+    if target.proxy is not None and not isinstance(error, ssl.SSLError | http.client.BadStatusLine):
+        through = f"{target.peer[0]}:{target.peer[1]}"
+        hint = f"check the proxy in the environment, or put {target.host} into NO_PROXY"
+        return EngineError(f"{place} is not reached through the proxy {through}: {error}", hint)
     if isinstance(error, socket.gaierror):
         return EngineError(
             f"the name {target.host} is unknown: {error.strerror}", "check the address and the DNS"

@@ -7,11 +7,13 @@ import ssl
 import threading
 from base64 import b64encode
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from harness.engines.running.address import Address, proxy_of
+from harness.engines.running.model_list import no_answer
 from harness.engines.server_pages import request
 from harness.errors import UsageError
 from harness.loadgen.load_plan import LoadPlan, Proxy, RawResponse, Target, WireRequest
@@ -64,8 +66,9 @@ def test_a_proxy_tunnels_to_a_server_with_encryption(
     asked: list[bytes] = []
 
     def pass_on(source: socket.socket, sink: socket.socket) -> None:
-        while data := source.recv(65536):
-            sink.sendall(data)
+        with suppress(OSError):  # the other side has left
+            while data := source.recv(65536):
+                sink.sendall(data)
 
     def proxy(connection: socket.socket, _: int) -> None:
         head = b""
@@ -94,6 +97,8 @@ def test_a_proxy_tunnels_to_a_server_with_encryption(
         assert all(b"X-A: 1" in head and b"Proxy-Authorization" not in head for head in heads)
     else:
         assert (response.error, "407" in response.detail, heads) == ("connect", True, [])
+        error = no_answer(target, OSError("Tunnel connection failed: 407"))
+        assert f"the proxy 127.0.0.1:{port}" in error.message and "NO_PROXY" in error.hint
 
 
 def test_each_request_goes_to_its_address_with_its_header() -> None:

@@ -60,6 +60,8 @@ def test_without_a_count_the_tokenizer_estimates_one(per_token: int) -> None:
     assert record.completion_tokens == sum(tokens for _, tokens in record.chunks) == per_token * TOKENS
     assert [t for t, _ in record.chunks] == [t for t, _ in SENT]
     assert record.text_tokens is None
+    near = answer(tokens_of=lambda text: TOKENS + 3, **uncounted)
+    assert (near.chunks, near.completion_tokens) == (SENT, TOKENS)  # it ends at the length asked for
     assert answer(**uncounted).error == "no_usage"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import JsonValue
 
-from harness.report.notices import badges, facts_of, notices, unequal_settings
+from harness.report.notices import _with_error, badges, facts_of, notices, unequal_settings
 from harness.report.text.provenance import code
 from harness.report.wording import WORDING
 from harness.runs.reader import Run, load_run
@@ -246,3 +246,18 @@ def test_a_setting_is_stated_with_the_value_of_each_engine(run: Run) -> None:
     [fact] = unequal_settings(with_settings(run, threads=(1, 2000)))
     assert fact.values == {"setting": "threads", "reported": "roseinfer 1, vLLM 2,000", "ample": False}
     assert not [*unequal_settings(replace(run, results=run.results.model_copy(update={"ledger": None})))]
+
+
+def test_an_estimate_has_the_error_where_a_server_counts(run: Run) -> None:
+    """Of the first engine whose tokens are counted, and of which the tokenizer counts the text too."""
+    requests = run.requests
+    first = requests["label"] == requests["label"].iloc[0]
+    counted = requests.assign(
+        text_tokens=(1.1 * requests["completion_tokens"]).where(~first),
+        token_source=requests["token_source"].astype(object).where(~first, "estimated"),
+    )
+    estimate = Fact.of("estimated", share=1.0)
+    found = _with_error(replace(run, requests=counted), estimate)
+    assert found.values["off"] == pytest.approx(0.1)
+    assert found.values["checked"] == requests["label"][~first].iloc[0]
+    assert _with_error(replace(run, requests=requests.assign(text_tokens=None)), estimate) == estimate
