@@ -33,7 +33,7 @@ _LARGE, _MANY, _ROWS = 4 * 10**9, 128, 1024
 #: computed in one step, so that all of them soon decode together. Measured on an H200, 2026-11-24.
 STEP_ROWS = ((16, 8192), (47, 2048), (64, 768), (256, 2048))
 #: Requests of one client that decode in a step on a CPU, where each costs, while another client has no more.
-_CLIENT_ROWS = 32
+_CLIENT_ROWS = 16
 TORCH_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 
 

@@ -57,7 +57,7 @@ def test_answers_of_one_client_take_turns_on_a_cpu() -> None:
         resolve_policies(*each).client_batch_size
         for each in [(EngineConfig(), CPU), (EngineConfig(), GPU), (limited, GPU)]
     ]
-    assert limits == [32, None, 3]
+    assert limits == [16, None, 3]
 
 
 @pytest.mark.parametrize(
