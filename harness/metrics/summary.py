@@ -9,10 +9,11 @@ from typing import Any, TypedDict, TypeVar, Unpack
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from scipy.stats import theilslopes
 
 from harness.metrics.definitions import prompt_tokens, succeeded
 from harness.metrics.estimates import Estimates, Point, distribution, measure, of_metric
-from harness.metrics.intervals import own_interval
+from harness.metrics.intervals import CONFIDENCE, Measurement, own_interval
 from harness.metrics.notices import (
     cell_notices,
     pooled_notices,
@@ -34,6 +35,9 @@ from harness.schema.results import Distribution, OnlineSummary, PrefixCount, Pre
 
 #: Means by the engine's histograms: metric by cell.
 Reported = Mapping[int, Mapping[str, ReportedMean]]
+
+#: Requests of which slopes between all pairs are taken: at least, and at most, as they grow with the square.
+LEAST_PAIRED, MOST_PAIRED = 10, 1000
 
 Floats = npt.NDArray[np.float64]
 
@@ -163,6 +167,26 @@ def _hits(cell: pd.DataFrame, counted: Mapping[int, PrefixCount], caching: Colle
         excess=excess,
         missed=_missed(cell, reported or 0.0) if first["label"] in caching else 0.0,
     )
+
+
+def cached_slope(group: Group | None) -> Measurement | None:
+    """Return by how many ms TTFT grows where 10 % more of a prompt is cached, and the 95 % interval.
+
+    The median of the slopes between all pairs of requests (Sen, Journal of the American Statistical
+    Association 63, 1968). None where fewer than 10 requests say it, or all have the same share.
+    """
+    if group is None:
+        return None
+    cached = group.good["cached_tokens"].to_numpy(np.float64)
+    if not np.isfinite(cached).any():
+        cached = group.good["reusable_tokens"].to_numpy(np.float64)
+    share = np.nan_to_num(cached)[:MOST_PAIRED] / prompt_tokens(group.good)[:MOST_PAIRED]
+    ttft_ms = group.metrics["ttft_ms"].to_numpy(np.float64)[:MOST_PAIRED]
+    paired = np.isfinite(share) & np.isfinite(ttft_ms)
+    if paired.sum() < LEAST_PAIRED or np.ptp(share[paired]) == 0:
+        return None
+    slope = theilslopes(ttft_ms[paired], share[paired], CONFIDENCE)
+    return Measurement(slope.slope, (slope.low_slope, slope.high_slope)).times(0.1)
 
 
 def _missed(cell: pd.DataFrame, reported: float) -> float:

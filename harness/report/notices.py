@@ -72,7 +72,8 @@ def facts_of(run: Run) -> list[Fact]:
     if run.is_batch:
         return [*stated, Fact.of("answers_unchecked", offline=True)]
     stated += [*_differing(run), *_hidden_caches(run), *_failed_after(run), *_unfair(run), *_noise(run)]
-    return [*stated, *_measured_again(run), *_random_drafts(run), *_sent_again(run), *_window(run)]
+    stated += [*_measured_again(run), *_random_drafts(run), *_preset(run)]
+    return [*stated, *_sent_again(run), *_window(run)]
 
 
 def badges(run: Run) -> list[Badge]:
@@ -296,6 +297,16 @@ def _measured_again(run: Run) -> Iterator[Fact]:
         if lags := run.results.late_before.get(int((group.whole or group).requests["cell"].iloc[0])):
             again = Fact.of("measured_again", group.label, times=len(lags), lag_ms=max(lags))
             yield again.within(load=group.load, repeat=group.repeat)
+
+
+def _preset(run: Run) -> Iterator[Fact]:
+    """State which published benchmark the run has the settings of, and which it has not."""
+    if (preset := run.meta.preset) is None:
+        return
+    values: dict[str, Value] = preset.model_dump(exclude={"deviations"})
+    if preset.deviations:
+        values["deviations"] = ", ".join(preset.deviations)
+    yield Fact(kind="deviates" if preset.deviations else "conforms", values=values)
 
 
 def _random_drafts(run: Run) -> Iterator[Fact]:

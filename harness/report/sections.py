@@ -63,7 +63,7 @@ def _of_loads(run: Run, decided: Decision | None) -> dict[str, Sequence[Table | 
             cells.nodes_table(run.groups, results.senders, run.meta.hosts),
             cells.node_effect_table(run.groups, results.nodes),
             cells.speculation_table(results.speculation, results.summaries),
-            cells.prefix_table(results.prefixes),
+            cells.prefix_table(results.prefixes, run.meta.settings.shared_prefixes, run.groups),
             cells.recovery_table(results.recoveries),
         ],
         "decision": decision_tables(decided) if decided else [],

@@ -241,10 +241,19 @@ WORDING: dict[FactKind, Wording] = {
         "{share} of the prompt tokens came from a cache, and {possible} were sent before in this cell",
         hint="Its prefix cache may be off, too small, or of no use for this model.",
     ),
+    "conforms": Wording(
+        "note", "other", "more notices", "The run conforms to {name} v{version}.",
+        "the preset of SHA-256 {digest}…",
+    ),
+    "deviates": Wording(
+        "note", "other", "more notices", "The run deviates from {name} v{version}.",
+        "{deviations}; the preset of SHA-256 {digest}…",
+    ),
     "random_drafts": Wording(
         "note", "other", "more notices", "{engines} drafted tokens for random prompts.",
         "{tokens_per_step} tokens a step",
-        hint="Real text is drafted better or worse: use --dataset.",
+        hint="Real text is drafted better or worse, and its experts are others: InferenceX saw 1.18 to 1.68 "
+        "tokens a step with synthetic prompts, and 3.84 with real ones. Use --dataset.",
     ),
     "miscounted": Wording(
         "warning", "answers", "tokens miscounted", "{engines} may count tokens wrongly.",

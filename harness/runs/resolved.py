@@ -148,6 +148,7 @@ def make_info(
         created=now(),
         command=command,
         settings=settings,
+        preset=settings.preset_record,
         environment=machine | calibrated,
         versions=versions(installations),
         trace=trace,

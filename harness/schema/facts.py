@@ -118,6 +118,9 @@ KINDS: dict[str, tuple[str, ...]] = {
     "full_cache": ("share", "ttft_times", "tpot_times"),
     # The server had requests of others in a share of the time, `before` of them before the first was sent.
     "others_requests": ("most", "share", "before", "ttft_times", "tpot_times"),
+    # The run has a preset of this version, all as there, or with settings other than there.
+    "conforms": ("name", "version", "digest"),
+    "deviates": ("name", "version", "digest", "deviations"),
     # The engine drafts tokens, and the prompts are random.
     "random_drafts": ("tokens_per_step",),
     # The server does not report prompt tokens from a cache.

@@ -45,6 +45,7 @@ from harness.schema.setting_types import (
     Series,
     Servers,
     Share,
+    SharedPrefixes,
     Window,
     check_for_servers,
     for_server,
@@ -231,6 +232,13 @@ class LoadGroup(Group):
     )
     input_len: Lengths = Field(128, description="prompt tokens without a trace: a number, or uniform:A:B")
     output_len: Lengths = Field(64, description="output tokens without a trace: a number, or uniform:A:B")
+    shared_prefixes: SharedPrefixes | None = Field(
+        None,
+        description="random prompts of groups that begin alike, so that a prefix cache can have such a share "
+        "of their tokens; zipf=S and depth=N too",
+        examples=["groups=8,share=60%"],
+        json_schema_extra={"metavar": "groups=N,share=P%,…"},
+    )
     text_prompts: bool = Field(False, description="send text of as many tokens instead of token ids")
     lora: Adapters = Field(
         {},
@@ -508,6 +516,7 @@ class OnlineSettings(ClusterGroup, ValidityGroup, LoadGroup, ServerGroup, Common
             (not can_be_cut, "needs --fit clip or --dataset", ["max_output_len"]),
             (self.dataset is None, "needs --dataset", ["turns", "same_prompts"]),
             (self.turns is None, "needs --turns", ["max_think_s"]),
+            (not has_lengths, f"needs --concurrency, {_A_RATE} with random prompts", ["shared_prefixes"]),
             (load != "--concurrency", "needs --concurrency", ["rounds"]),
             (load in _RATES[1:], f"excludes {load}, which lasts its own time", ["n"]),
             (not self.server_metrics, "excludes --no-server-metrics", ["metrics_interval"]),

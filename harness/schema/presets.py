@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from hashlib import sha256
 from math import ceil
 from typing import Any
 
@@ -16,11 +18,17 @@ _MLPERF = "MLPerf Inference 6.1, llama3.1-8b, github.com/mlcommons/inference_pol
 
 @dataclass(frozen=True)
 class Preset:
-    """Settings of one command, and where they come from."""
+    """Settings of one command, and where they come from. Other values are another version."""
 
     command: str
     source: str
     values: dict[str, Any]
+    version: int = 1
+
+    @property
+    def digest(self) -> str:
+        """First digits of the SHA-256 of its values, as JSON with sorted keys."""
+        return sha256(json.dumps(self.values, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _nominal(tokens: int) -> str:
@@ -53,12 +61,38 @@ def _mlperf(ttft_ms: int, tpot_ms: int) -> Preset:
     return Preset("online", _MLPERF, values)
 
 
+_AA = "Artificial Analysis, System Load Test, artificialanalysis.ai/methodology"
+
 PRESETS = {
     "inferencex:8k1k": _inferencex(8192, 1024),
     "inferencex:1k1k": _inferencex(1024, 1024),
     "inferencex:1k8k": _inferencex(1024, 8192),
     "mlperf-server": _mlperf(2000, 100),
     "mlperf-interactive": _mlperf(500, 30),
+    "artificial-analysis": Preset(
+        "online",
+        _AA,
+        {
+            "concurrency": "1,2,4,8,16,32,64,128,192,256",
+            "input_len": 1000,
+            "output_len": 1000,
+            "ignore_eos": True,
+            "steady_state": True,
+            "min_duration": 180,
+            "n": 1,
+        },
+    ),
+    "vllm-dashboard": Preset(
+        "online",
+        "vLLM's performance benchmarks, serving_llama8B_tp1_sharegpt, github.com/vllm-project/vllm",
+        {
+            "dataset": "sharegpt",
+            "request_rate": "1,4,16",
+            "arrivals": "poisson",
+            "n": 200,
+            "ignore_eos": True,
+        },
+    ),
     "mini-sglang-offline": Preset(
         "offline",
         "mini-sglang and nano-vllm, github.com/sgl-project/mini-sglang, benchmark/offline",

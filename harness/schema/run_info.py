@@ -13,6 +13,7 @@ from harness.schema.files import checked
 from harness.schema.machines import Calibration, Host, Prices
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.search import SearchPlan
+from harness.schema.settings import PresetRecord
 from harness.schema.tune import TunePlan
 
 SCHEMA_VERSION: Literal[1] = 1
@@ -118,6 +119,9 @@ class RunInfo(Strict):
 
     kind: Literal["online", "offline"] = Field("online", description="offline: its load is a batch")
     settings: OnlineSettings
+    preset: PresetRecord | None = Field(
+        None, exclude_if=lambda preset: preset is None, description="the preset, and what differs from it"
+    )
     search: SearchPlan | None = Field(None, description="of `bench search`: how loads are chosen")
     tune: TunePlan | None = Field(None, description="of `bench tune`: what is tried, and how")
     prices: Prices | None = Field(None, description="the file given with --price")

@@ -225,6 +225,29 @@ class Uniform(_Written):
         return f"uniform:{self.least}:{self.most}"
 
 
+class SharedPrefixes(Strict):
+    """Groups of prompts that begin alike: `groups=8,share=60%`, with `zipf` and `depth` where wanted."""
+
+    groups: int = Field(ge=1, le=100_000, description="groups of prompts")
+    share: Part = Field(
+        description="of all prompt tokens, those that a prompt before had: what an unbounded cache can have"
+    )
+    zipf: float = Field(0.0, ge=0, le=10, description="group k has a weight of k^-zipf; 0: all alike")
+    depth: int = Field(1, ge=1, le=8, description="levels of a tree: groups share the upper ones")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _parse(cls, value: object) -> object:
+        return dict(map(_pair, split(value))) if isinstance(value, str) else value
+
+    @property
+    def text(self) -> str:
+        """The groups in words."""
+        drawn = f", by Zipf with {self.zipf:g}" if self.zipf else ""
+        deep = f", {self.depth} levels deep" if self.depth > 1 else ""
+        return f"of {self.groups:,} groups that share {100 * self.share:g} % of the tokens{drawn}{deep}"
+
+
 #: Requests of a cell at most; their times alone take 80 MB.
 MAX_REQUESTS = 10**7
 

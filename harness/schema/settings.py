@@ -159,6 +159,29 @@ class OutputGroup(Group):
     figures: bool = Field(True, description="write each chart as SVG, PNG and CSV too, which takes longest")
 
 
+class PresetRecord(Strict):
+    """A preset as a run used it."""
+
+    name: str
+    version: int
+    digest: str = Field(description="first digits of the SHA-256 of its values")
+    deviations: list[str] = Field(description="settings that are not as it has them; none: the run conforms")
+
+
+#: Settings that change what is sent or what counts, also where a preset says nothing of them.
+_WORK = {
+    *("trace", "dataset", "turns", "mixture", "ramp", "rate_series", "shared_prefixes", "sampling", "body"),
+    *("settle", "window", "steady_state", "same_prompts", "prefix_cache", "ignore_eos", "slo"),
+}
+
+
+def _as_given(value: object) -> str:
+    """Return a setting's value as an option would have it."""
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return "not set" if value is None else str(value)
+
+
 class CommonSettings(OutputGroup, ProfileGroup, RepeatGroup, PromptGroup, EngineGroup):
     """Settings of every benchmark. The last group is shown first."""
 
@@ -178,6 +201,23 @@ class CommonSettings(OutputGroup, ProfileGroup, RepeatGroup, PromptGroup, Engine
             if getattr(self, key) == getattr(published, key)
         ]
         return f"--preset {self.preset} sets {' '.join(kept)}, as {preset.source} has it"
+
+    @property
+    def preset_record(self) -> PresetRecord | None:
+        """The preset, its version and what is not as it has it; None without one."""
+        if self.preset is None:
+            return None
+        preset = PRESETS[self.preset]
+        published = type(self).model_validate(preset.values)
+        names = [*preset.values, *sorted(_WORK & type(self).model_fields.keys() - preset.values.keys())]
+        deviations = [
+            f"--{name.replace('_', '-')} {_as_given(value)}"
+            for name in names
+            if (value := getattr(self, name)) != getattr(published, name)
+        ]
+        return PresetRecord(
+            name=self.preset, version=preset.version, digest=preset.digest, deviations=deviations
+        )
 
     def idle(self) -> dict[str, str]:
         """Fields that have no effect beside the others, each with the reason."""

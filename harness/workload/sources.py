@@ -214,7 +214,7 @@ class ContentSource(RequestSource[L]):
     def __init__(self, loads: Loads[L], content: Content, max_think_s: float | None = None) -> None:
         super().__init__(loads)
         self.content, self._max_think_s = content, max_think_s
-        self.is_random = isinstance(content, SyntheticContent)
+        self.is_random = type(content) is SyntheticContent
 
     def input_lengths(self, size: int) -> list[int]:
         return self.content.input_lengths(size)

@@ -23,6 +23,7 @@ from harness.workload.content import Content, SyntheticContent, check_lengths
 from harness.workload.dataset_content import MAX_OUTPUT, AgentContent, DatasetContent
 from harness.workload.mixture import MixtureSource
 from harness.workload.planned_requests import PlannedRequest, distinct_requests, end_whole, warmup
+from harness.workload.shared_prefixes import SharedPrefixContent
 from harness.workload.sources import (
     BatchSource,
     ClosedLoopSource,
@@ -160,7 +161,9 @@ def _content(settings: OnlineSettings, vocab_size: int, context: int, tokenizer:
     dataset, most, same = settings.dataset, settings.max_output_len, settings.same_prompts
     if dataset is None:
         check_lengths(settings.input_len, settings.output_len, context)
-        return SyntheticContent(settings.input_len, settings.output_len, vocab_size)
+        synthetic = settings.input_len, settings.output_len, vocab_size
+        shared = settings.shared_prefixes
+        return SyntheticContent(*synthetic) if shared is None else SharedPrefixContent(shared, *synthetic)
     if is_agent_jobs(dataset):
         return AgentContent(read_agent_jobs(dataset), vocab_size, context, most, same)
     conversations = load_dataset(dataset)

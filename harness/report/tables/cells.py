@@ -15,9 +15,10 @@ import pandas as pd
 
 from harness.metrics.definitions import prompt_tokens
 from harness.metrics.digits import per_cent
-from harness.metrics.intervals import Estimate, level
+from harness.metrics.intervals import Estimate, Measurement, level
 from harness.metrics.node_effect import node_effects
 from harness.metrics.samples import Group, by_load
+from harness.metrics.summary import cached_slope
 from harness.report.grouping import grouped
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.numbers import DASH, decimals, signed
@@ -26,6 +27,7 @@ from harness.schema.load import RateSeries
 from harness.schema.machines import Host, HostCell
 from harness.schema.metrics import METRICS
 from harness.schema.results import PREFIX_BLOCK_TOKENS, OnlineSummary, PrefixHits, Recovery, Speculation
+from harness.schema.setting_types import SharedPrefixes
 
 _SHOWN = (50, 90, 99)
 #: Reasons to finish of an answer that was not cut off at its limit.
@@ -58,6 +60,10 @@ _NODE_EFFECT = (
 _SPECULATION = (
     "By the engine's counters over the cell. Tokens a step: the accepted ones and the one that the model "
     "adds. By position: share of steps in which the first, the second, … drafted token was accepted."
+)
+_SLOPE = (
+    "TTFT for 10 % more: the median slope between requests (Theil and Sen) of TTFT by the prompt's share "
+    "that the engine says was cached, or else that could have been. Requests count as independent."
 )
 _RECOVERY = (
     "Recovered: TTFT of a request, and the median of it and the next four, is at most the 90th percentile of "
@@ -292,18 +298,35 @@ def speculation_table(cells: Sequence[Speculation], summaries: Sequence[OnlineSu
     return Table("speculation", "Speculative decoding", columns, [_SPECULATION])
 
 
-def prefix_table(hits: Sequence[PrefixHits]) -> Table | None:
+def prefix_table(
+    hits: Sequence[PrefixHits], shared: SharedPrefixes | None = None, groups: Sequence[Group] = ()
+) -> Table | None:
     """Possible and reported hits of the prefix cache, a row a cell; None where prompts shared nothing and no
-    engine says otherwise."""
+    engine says otherwise. Of `shared` prefixes it has the wanted share, and the slope of TTFT by it.
+    """
     if not any(cell.possible or cell.reported for cell in hits):
         return None
+    by_cell = {(group.label, group.load, group.repeat): group for group in groups}
+    slopes = [cached_slope(by_cell.get((cell.label, cell.load, cell.repeat))) for cell in hits]
     columns = [
         *Column.cell(hits),
+        *([] if shared is None else [Column.share("wanted", [shared.share] * len(hits))]),
         Column.share("possible", [cell.possible if cell.prompt_tokens else None for cell in hits]),
         Column.share("reported", [cell.reported for cell in hits]),
         Column.text("source", [cell.source for cell in hits]),
     ]
-    return Table("prefixes", "Prefix hit rate", columns, [_PREFIXES])
+    if shared is None:
+        return Table("prefixes", "Prefix hit rate", columns, [_PREFIXES])
+    columns.append(Column("TTFT ms for 10 % more", [_slope(slope) for slope in slopes]))
+    return Table("prefixes", "Prefix hit rate", columns, [_PREFIXES, _SLOPE])
+
+
+def _slope(slope: Measurement | None) -> Cell:
+    """Make the cell of a slope, which may be of either sign."""
+    if slope is None or slope.ci is None:
+        return Cell(DASH)
+    low, high = (f"{end:+.2f}" for end in slope.ci)
+    return Cell(f"{slope.value:+.2f}", slope.value, f"{low} to {high}", ends=slope.ci)
 
 
 def recovery_table(recoveries: Sequence[Recovery]) -> Table | None:

@@ -21,7 +21,14 @@ from harness.errors import UsageError
 from harness.schema.limits import Slo
 from harness.schema.load import ClosedLoop, Stage
 from harness.schema.online_settings import OnlineSettings
-from harness.schema.setting_types import ArrivalProcess, EngineRef, RampSetting, Uniform, Window
+from harness.schema.setting_types import (
+    ArrivalProcess,
+    EngineRef,
+    RampSetting,
+    SharedPrefixes,
+    Uniform,
+    Window,
+)
 from harness.schema.settings import CommonSettings, OfflineSettings
 
 VLLM = EngineRef(name="vllm")
@@ -56,6 +63,7 @@ PARSED: dict[str, tuple[str, Any]] = {
     "scales": ("0.4,2", [0.4, 2.0]),
     "concurrency": ("4,1", [4, 1]),
     "request_rate": ("0.5,8", [0.5, 8.0]),
+    "shared_prefixes": ("groups=4,share=50%,zipf=1", SharedPrefixes(groups=4, share=0.5, zipf=1)),
     "rate_series": ("5:6,2.5:1", [Stage(req_per_s=5, seconds=6), Stage(req_per_s=2.5, seconds=1)]),
     "ramp": ("1:8:60", RampSetting(from_req_per_s=1, to_req_per_s=8, seconds=60)),
     "arrivals": ("gamma:2.5", ArrivalProcess(kind="gamma", cv=2.5)),
@@ -87,7 +95,7 @@ BESIDE = {
     "session_header": "base_url=http://h",
     "route": "base_url=http://h session_header=X-Session",
     "max_output_len": "fit=clip",
-    **dict.fromkeys(("rounds", "dataset", "input_len", "output_len"), "concurrency=2"),
+    **dict.fromkeys(("rounds", "dataset", "input_len", "output_len", "shared_prefixes"), "concurrency=2"),
     **dict.fromkeys(("arrivals", "mixture"), "request_rate=2"),
     "turns": "dataset=builtin concurrency=2",
     "same_prompts": "dataset=builtin concurrency=2",
@@ -277,6 +285,9 @@ def test_settings_of_a_file_and_the_command_line(
         ("--ramp 1:2:9 --n 3", "--n excludes --ramp"),
         ("--dataset builtin", "--dataset needs --concurrency, --request-rate, --ramp or --rate-series"),
         ("--rate-series 1:2,x", "--rate-series: '1:2,x' is neither RATE:SECONDS"),
+        ("--shared-prefixes groups=2", "--shared-prefixes: share: Field required"),
+        ("--shared-prefixes groups=2,share=100%", "--shared-prefixes: Input should be less than 1"),
+        ("--shared-prefixes groups=2,share=10%", "--shared-prefixes needs --concurrency"),
         ("--rate-series 0:2", "--rate-series: one of the rates must be above 0"),
         ("--rate-series 3:2 --n 3", "--n excludes --rate-series"),
         ("--rate-series 3:2 --ramp 1:2:9", "give only one of --ramp and --rate-series"),

@@ -81,3 +81,34 @@ def test_real_prompts_replace_the_presets_lengths() -> None:
 def test_a_number_of_requests_replaces_the_presets_rounds() -> None:
     settings = build(OnlineSettings, None, {"preset": "inferencex:1k1k", "concurrency": "2,64", "n": 5})
     assert [settings.requests(load) for load in settings.loads] == [5, 5]
+
+
+#: A preset with other values is another version of it.
+LOCKED: dict[str, tuple[int, str]] = {
+    "inferencex:8k1k": (1, "65d4f5ec1876"),
+    "inferencex:1k1k": (1, "647c5dba0604"),
+    "inferencex:1k8k": (1, "5bda33fd97cf"),
+    "mlperf-server": (1, "0c512cac7d09"),
+    "mlperf-interactive": (1, "815b422c2b7c"),
+    "artificial-analysis": (1, "bbee8d653c93"),
+    "vllm-dashboard": (1, "45fa3c4660c1"),
+    "mini-sglang-offline": (1, "a926cbc52d77"),
+}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_with_other_values_has_another_version(name: str) -> None:
+    assert LOCKED[name] == (PRESETS[name].version, PRESETS[name].digest)
+
+
+def test_a_run_conforms_or_says_what_differs() -> None:
+    def record(**given: Any) -> Any:
+        return build(OnlineSettings, None, {"preset": "artificial-analysis", **given}).preset_record
+
+    assert record().deviations == []
+    assert record(repeats="3", engines="vllm").deviations == []
+    assert record(concurrency="1,2").deviations == ["--concurrency 1,2"]
+    [deviation, *_] = record(request_rate="3").deviations
+    assert deviation == "--concurrency not set"
+    assert record(sampling="temperature=0.7").deviations[0].startswith("--sampling")
+    assert build(OnlineSettings, None, {}).preset_record is None
