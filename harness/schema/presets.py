@@ -82,6 +82,11 @@ PRESETS = {
             "n": 1,
         },
     ),
+    "agentperf": Preset(
+        "online",
+        "agentperf-local, github.com/ArtificialAnalysis/aa-agentperf-local, eight tasks, one agent at a time",
+        {"dataset": "agentperf", "turns": "recorded", "concurrency": "1", "n": 8, "endpoint": "chat"},
+    ),
     "vllm-dashboard": Preset(
         "online",
         "vLLM's performance benchmarks, serving_llama8B_tp1_sharegpt, github.com/vllm-project/vllm",

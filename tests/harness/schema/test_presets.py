@@ -91,6 +91,7 @@ LOCKED: dict[str, tuple[int, str]] = {
     "mlperf-server": (1, "0c512cac7d09"),
     "mlperf-interactive": (1, "815b422c2b7c"),
     "artificial-analysis": (1, "bbee8d653c93"),
+    "agentperf": (1, "a58ac5e127b9"),
     "vllm-dashboard": (1, "45fa3c4660c1"),
     "mini-sglang-offline": (1, "a926cbc52d77"),
 }
