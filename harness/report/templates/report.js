@@ -294,11 +294,6 @@
     });
   }
 
-  for (const time of all("time")) {
-    const days = Math.floor((Date.now() - Date.parse(time.dateTime)) / 864e5);
-    if (days >= 0) time.nextElementSibling.textContent = days ? `(${days} day${days === 1 ? "" : "s"} ago)` : "(today)";
-  }
-
   /* What a term means, beside it. */
   let asked = null;
   for (const button of all("button.term")) button.addEventListener("click", () => (asked = button));
