@@ -250,14 +250,18 @@ def test_a_setting_is_stated_with_the_value_of_each_engine(run: Run) -> None:
 
 def test_an_estimate_has_the_error_where_a_server_counts(run: Run) -> None:
     """Of the first engine whose tokens are counted, and of which the tokenizer counts the text too."""
-    requests = run.requests
-    first = requests["label"] == requests["label"].iloc[0]
-    counted = requests.assign(
-        text_tokens=(1.1 * requests["completion_tokens"]).where(~first),
-        token_source=requests["token_source"].astype(object).where(~first, "estimated"),
-    )
+    first, other = run.groups[0].label, next(g.label for g in run.groups if g.label != run.groups[0].label)
+    groups = [
+        replace(
+            group,
+            requests=group.requests.assign(
+                text_tokens=None if group.label == first else 1.1 * group.requests["completion_tokens"]
+            ),
+        )
+        for group in run.groups
+    ]
     estimate = Fact.of("estimated", share=1.0)
-    found = _with_error(replace(run, requests=counted), estimate)
-    assert found.values["off"] == pytest.approx(0.1)
-    assert found.values["checked"] == requests["label"][~first].iloc[0]
-    assert _with_error(replace(run, requests=requests.assign(text_tokens=None)), estimate) == estimate
+    stated = _with_error(replace(run, groups=groups), estimate)
+    assert stated.values["off"] == pytest.approx(0.1) and stated.values["checked"] == other
+    uncounted = [replace(group, requests=group.requests.assign(text_tokens=None)) for group in run.groups]
+    assert _with_error(replace(run, groups=uncounted), estimate) == estimate
