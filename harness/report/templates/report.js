@@ -294,6 +294,11 @@
     });
   }
 
+  for (const time of all("header.run time")) {
+    const days = Math.floor((Date.now() - Date.parse(time.dateTime)) / 864e5);
+    if (days >= 0) time.after(days ? ` (${days} day${days === 1 ? "" : "s"} ago)` : " (today)");
+  }
+
   /* What a term means, beside it. */
   let asked = null;
   for (const button of all("button.term")) button.addEventListener("click", () => (asked = button));
