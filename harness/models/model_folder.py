@@ -18,6 +18,8 @@ from harness.schema.setting_types import RUNNING_SERVER
 from harness.schema.settings import UNKNOWN_CONTEXT, CommonSettings
 from rosemodels.store import RANDOM
 
+#: Number of experts in config.json: of Qwen, of Mixtral and gpt-oss, of DeepSeek, of Ernie.
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
 #: Without weights and their index.
 _TOKENIZER_FILES = [
@@ -30,7 +32,8 @@ _TOKENIZER_FILES = [
 class ModelFolder:
     """A model on this machine. `name` is what the user gave, `served_name` its name in requests.
 
-    `vocab_size` and `max_model_len` are in tokens, from config.json; `tokenizer`: whether the folder has one.
+    `vocab_size` and `max_model_len` are in tokens, from config.json; `tokenizer`: whether the folder has one;
+    `experts`: of a layer, by config.json, 0 without any.
     """
 
     path: Path
@@ -39,6 +42,7 @@ class ModelFolder:
     vocab_size: int
     max_model_len: int
     tokenizer: bool
+    experts: int = 0
 
     @property
     def trained(self) -> bool:
@@ -114,6 +118,7 @@ def _describe(path: Path, name: str, served_name: str) -> ModelFolder:
         config = config.get("text_config", config)
         length = config.get("max_position_embeddings") or config["n_positions"]
         vocab_size, max_model_len = int(config["vocab_size"]), int(length)
+        numbers = [config.get(name) for name in _EXPERTS]
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise UsageError(
             f"{path / 'config.json'} cannot be read: {error}", "give a complete model folder"
@@ -122,9 +127,10 @@ def _describe(path: Path, name: str, served_name: str) -> ModelFolder:
         raise UsageError(
             f"{path / 'config.json'} has no {error.args[0]}", "give the folder of a decoder model"
         ) from None
+    experts = max((number for number in numbers if isinstance(number, int)), default=0)
     tokenizer = (path / "tokenizer.json").is_file() or (path / "tokenizer.model").is_file()
     tokenizer = tokenizer or all((path / file).is_file() for file in ("vocab.json", "merges.txt"))
-    return ModelFolder(path, name, served_name, vocab_size, max_model_len, tokenizer)
+    return ModelFolder(path, name, served_name, vocab_size, max_model_len, tokenizer, experts)
 
 
 #: The tokenizer of which nothing is known.

@@ -255,6 +255,12 @@ WORDING: dict[FactKind, Wording] = {
         hint="Real text is drafted better or worse, and its experts are others: InferenceX saw 1.18 to 1.68 "
         "tokens a step with synthetic prompts, and 3.84 with real ones. Use --dataset.",
     ),
+    "random_experts": Wording(
+        "note", "other", "more notices", "Random prompts went through a mixture of experts.",
+        "the model has {experts} experts a layer",
+        hint="Text is routed otherwise than random tokens: the balance of experts and the speed may differ. "
+        "Use --dataset.",
+    ),
     "miscounted": Wording(
         "warning", "answers", "tokens miscounted", "{engines} may count tokens wrongly.",
         "the server counts {counted} tokens, the model's tokenizer finds {found} in its text: N, tok/s and "

@@ -124,6 +124,7 @@ class Resolved:
         machine, trace = self.machines.environment(), self.workload.source.record
         info = make_info(self.settings, command, self.installations, machine, trace, self.calibration)
         info.hosts, info.most_clients = list(self.machines.hosts), self.most_clients
+        info.experts = self.model.experts if self.model else 0
         return info
 
 

@@ -123,6 +123,8 @@ KINDS: dict[str, tuple[str, ...]] = {
     "deviates": ("name", "version", "digest", "deviations"),
     # The engine drafts tokens, and the prompts are random.
     "random_drafts": ("tokens_per_step",),
+    # The model has so many experts in a layer, and the prompts are random.
+    "random_experts": ("experts",),
     # The server does not report prompt tokens from a cache.
     "unreported": (),
     # Prompts that came again had their first token sooner, and no cached tokens were reported.

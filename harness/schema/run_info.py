@@ -122,6 +122,11 @@ class RunInfo(Strict):
     preset: PresetRecord | None = Field(
         None, exclude_if=lambda preset: preset is None, description="the preset, and what differs from it"
     )
+    experts: int = Field(
+        0,
+        exclude_if=lambda experts: not experts,
+        description="of a layer of the model; 0: none, or not known",
+    )
     search: SearchPlan | None = Field(None, description="of `bench search`: how loads are chosen")
     tune: TunePlan | None = Field(None, description="of `bench tune`: what is tried, and how")
     prices: Prices | None = Field(None, description="the file given with --price")

@@ -35,6 +35,9 @@ def test_a_local_folder_is_used_as_it_is(tmp_path: Path) -> None:
     assert found == ModelFolder(folder, str(folder), "llama", 49_152, 2_048, tokenizer=False)
     (folder / "tokenizer.json").write_text("{}")
     assert resolve(str(folder)).tokenizer
+    for name in ("num_experts", "num_local_experts", "n_routed_experts"):
+        (folder / "config.json").write_text(json.dumps(config | {name: 64}))
+        assert resolve(str(folder)).experts == 64
 
 
 @pytest.mark.parametrize(

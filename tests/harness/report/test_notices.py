@@ -93,6 +93,15 @@ def test_drafts_for_random_prompts_are_stated(small: Run) -> None:
     assert fact.values == {"tokens_per_step": 1.2} and fact.scope.engine == "vLLM"
 
 
+def test_random_prompts_of_a_mixture_of_experts_are_stated(small: Run) -> None:
+    mixture = with_results(small, meta=small.meta.model_copy(update={"experts": 128}))
+    real = small.meta.settings.model_copy(update={"dataset": "builtin"})
+    real_text = with_results(mixture, meta=mixture.meta.model_copy(update={"settings": real}))
+    assert [kinds(run) & {"random_experts"} for run in (small, real_text)] == [set(), set()]
+    [fact] = [fact for fact in facts_of(mixture) if fact.kind == "random_experts"]
+    assert fact.values == {"experts": 128}
+
+
 def test_failures_have_the_first_error(run: Run) -> None:
     [failures] = [fact for fact in facts_of(run) if fact.kind == "failures"]
     assert (failures.scope.engine, failures.values["failed"]) == ("vLLM", 3)
