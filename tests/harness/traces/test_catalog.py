@@ -61,13 +61,16 @@ def put(path: Path, content: bytes = CONTENT) -> Path:
 
 def test_the_real_catalog_is_sound() -> None:
     real = catalog.entries()
-    names = {it.name for it in formats()}
+    names = {it.name for it in formats()} | {catalog.DATASET}
     assert len({it.file for it in real.values()}) == len(real)
     for it in real.values():
         assert it.format in names and it.licence and it.citation
+        assert it.excerpt is None or it.excerpt.trace in real
+        if isinstance(it.place, catalog.Package):
+            assert re.fullmatch(r"[\w-]+==[\d.]+", it.place.package) and it.file.endswith(".whl")
+            continue
         assert it.file == (it.place.path.rpartition("/")[2] if it.excerpt is None else it.file)
         assert re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+/(raw|releases/download)/\S+", it.place.url)
-        assert it.excerpt is None or it.excerpt.trace in real
     assert real["azure-2024-code"].place.url == (
         "https://github.com/Azure/AzurePublicDataset/releases/download/dataset-llm-2024/"
         "AzureLLMInferenceTrace_code_1week.csv"
