@@ -32,7 +32,7 @@ from harness.schema.limits import Slo
 from harness.schema.load import Load
 from harness.schema.metric import MS
 from harness.schema.metrics import COMPARED_PERCENTILES, METRICS
-from harness.schema.results import OnlineSummary
+from harness.schema.results import OnlineSummary, Speculation
 
 _BAND = "p50 to p90"
 #: Per cent at which a distribution function is drawn: even, and finer at the tail. It begins at p1: the least
@@ -101,6 +101,31 @@ def tradeoff(pooled: Sequence[OnlineSummary], metric: str, slo: Slo | None) -> C
         series=series,
         note=f"lower right is better; a point for each load, joined from light to heavy{_crosses(pooled)}",
         limits=limits(slo, metric, "y"),
+    )
+
+
+def acceptance(drafted: Sequence[Speculation], pooled: Sequence[OnlineSummary]) -> Chart | None:
+    """TPOT by the tokens of a step, a point an engine and load over its repeats; None without drafts."""
+    series = []
+    cells = grouped(drafted, lambda cell: (cell.label, str(cell.load)))
+    for label, summaries in grouped(pooled, lambda summary: summary.label).items():
+        points = []
+        for s in sorted(summaries, key=lambda summary: summary.load.weight):
+            counts = [cell.count for cell in cells.get((label, str(s.load)), ())]
+            steps, tpot_ms = sum(count.steps for count in counts), s.value("tpot_ms", "p50")
+            if steps and tpot_ms is not None:
+                tokens = sum(count.tokens_per_step * count.steps for count in counts) / steps
+                points.append(Point(tokens, tpot_ms, n=s.tpot_ms.n, note=str(s.load), valid=s.valid))
+        series += [Series.of(label, "points", points, "p50")] if points else []
+    if not series:
+        return None
+    return Chart(
+        name="acceptance",
+        title="TPOT p50, ms, by tokens a step of speculative decoding",
+        x=Axis("tokens a step", "tokens"),
+        y=Axis("TPOT p50, ms", "ms", log=is_wide(values_of(series, "y"))),
+        series=series,
+        note=f"lower is better; a point for each load, by the engines' counters{_crosses(pooled)}",
     )
 
 

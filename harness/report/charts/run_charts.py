@@ -9,8 +9,8 @@ from itertools import chain, product
 from harness.metrics.samples import Group, by_load, pool
 from harness.profiling.artifacts import read_profiles
 from harness.report.charts import over_time
+from harness.report.charts.by_load import acceptance, decision_charts, ecdf, tradeoff
 from harness.report.charts.by_load import by_load as latency_by_load
-from harness.report.charts.by_load import decision_charts, ecdf, tradeoff
 from harness.report.charts.chart import Chart, with_invalid
 from harness.report.charts.rows import bars, capacity, profile, waterfall
 from harness.report.decision import NOTHING, Asked, Decision, decide
@@ -79,12 +79,16 @@ def _online(run: Run, asked: Asked) -> Charts:
         return with_invalid(chart, [c.label for c in cells if (c.label, c.load, c.repeat) in invalid])
 
     decided = decide(run, asked)
+    drafts = acceptance(run.results.speculation, pooled)
     of_all = Charts(
         by_load=shown,
         tradeoffs=[
-            tradeoff(pooled, metric, slo)
-            for metric in latencies("headline")
-            if any(summary.latency(metric).n for summary in pooled)
+            *(
+                tradeoff(pooled, metric, slo)
+                for metric in latencies("headline")
+                if any(summary.latency(metric).n for summary in pooled)
+            ),
+            *([drafts] if drafts else []),
         ],
         waterfalls={
             load: marked(waterfall(pooled, load), together[load])

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import harness.report
 from harness.metrics.samples import Sample
 from harness.profiling.artifacts import read_profiles
-from harness.report.charts.by_load import by_load, ecdf
+from harness.report.charts.by_load import acceptance, by_load, ecdf
 from harness.report.charts.chart import MANY, Axis, Chart, Limit, Series, data_block
 from harness.report.charts.looks import looks
 from harness.report.charts.run_charts import charts
@@ -26,6 +26,7 @@ from harness.report.figures import fitted
 from harness.runs.reader import load_run
 from harness.schema.limits import Slo
 from harness.schema.load import TraceLoad
+from harness.schema.results import Speculation, SpeculationCount
 
 from .conftest import ENGINES, make_online
 
@@ -209,3 +210,17 @@ def test_the_library_is_what_its_notes_say():
         assert (f"{len(content):,}", hashlib.sha256(content).hexdigest()) == (size, digest)
     version = re.search(r"\(v([\d.]+)\)", (LIBRARY / "uPlot.iife.min.js").read_text(encoding="utf-8"))[1]
     assert f"Version {version} of" in notes
+
+
+def test_tpot_is_drawn_by_tokens_a_step_where_tokens_were_drafted(run):
+    [first, *_] = [summary for summary in run.pooled if summary.valid]
+    place = {"engine": first.engine, "label": first.label, "load": first.load}
+    cells = [
+        Speculation(
+            **place, repeat=i, count=SpeculationCount(steps=steps, tokens_per_step=tokens, source="page")
+        )
+        for i, (steps, tokens) in enumerate([(100, 2.0), (300, 3.0)])
+    ]
+    [series] = acceptance(cells, run.pooled).series
+    assert acceptance([], run.pooled) is None
+    assert (series.label, list(series.x), list(series.y)) == (first.label, [2.75], [first.tpot_ms.p50])
