@@ -65,7 +65,7 @@ class Display:
         self._cells, self._before, self._measured = 0, 0, 0
         self._first, self._done_share = 0.0, 0.0
         self._began = self._since = monotonic()
-        self._begun: set[str] = set()  # labels of engines, and the calibration
+        self._calibrating, self._begun = False, set[str]()  # engines by their label
 
     def __enter__(self) -> Display:
         if self._console.is_terminal and not self._console.quiet:
@@ -86,9 +86,9 @@ class Display:
         """Print `event`."""
         match event:
             case Calibrating(what):
-                if "client" not in self._begun:
+                if not self._calibrating:
                     self.line("calibrating the client, once for this machine")
-                self._begun.add("client")
+                self._calibrating = True
                 self._now(f"calibrating the client: {what}")
             case Started(folder, cells, done, trace, about):
                 self._cells, self._before = cells, done

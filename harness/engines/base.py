@@ -32,7 +32,7 @@ from harness.schema.online_settings import Endpoint
 from harness.schema.profile import Category, Component
 from harness.schema.results import Skipped, SpeculationCount
 from harness.schema.run_info import LaunchRecord
-from harness.schema.setting_types import FROM_ENV, EngineName, EngineRef
+from harness.schema.setting_types import FROM_ENV, EngineName, EngineRef, draws_tokens
 from harness.workload import PlannedRequest
 
 #: Bounds of the number of full contexts in the KV cache of an engine whose cache size is set by us.
@@ -283,7 +283,7 @@ class RequestSettings:
     @property
     def is_sampled(self) -> bool:
         """True if tokens are drawn at random."""
-        return self.own_fields.get("temperature", 0) != 0
+        return draws_tokens(self.own_fields)
 
     @property
     def drawing(self) -> dict[str, object]:

@@ -48,6 +48,7 @@ from harness.schema.setting_types import (
     SharedPrefixes,
     Window,
     check_for_servers,
+    draws_tokens,
     for_server,
 )
 from harness.schema.settings import LONGEST_S, CommonSettings, Group, OfflineSettings
@@ -317,8 +318,8 @@ class LoadGroup(Group):
 
     @property
     def is_sampled(self) -> bool:
-        """True if tokens are drawn at random: the temperature is not 0, or left to the server."""
-        return self.request_body.get("temperature", 0) != 0
+        """True if tokens are drawn at random."""
+        return draws_tokens(self.request_body)
 
     @property
     def _chosen(self) -> list[str]:

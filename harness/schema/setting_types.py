@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -452,6 +452,12 @@ def _check_sampling(sampling: dict[str, int | float]) -> dict[str, int | float]:
 Body = Annotated[dict[str, JsonValue], BeforeValidator(_read_body), AfterValidator(_check_body)]
 #: Fields of sampling: `temperature=0.7,top_p=0.95`.
 Sampling = Annotated[dict[str, int | float], _by_name("NAME=VALUE,…", _pair), AfterValidator(_check_sampling)]
+
+
+def draws_tokens(fields: Mapping[str, object]) -> bool:
+    """Return whether tokens of a request with these fields are drawn at random: its temperature is not 0, or
+    left to the server."""
+    return fields.get("temperature", 0) != 0
 
 
 HeaderName = Annotated[str, AfterValidator(lambda name: next(iter(_headers({name: ""}))))]

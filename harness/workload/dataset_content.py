@@ -196,6 +196,7 @@ class DatasetContent(Content):
             quoted = [(position, places[place]) for position, place in call.quoted if place in places]
             messages = cast("tuple[Message, ...]", call.messages)
             text, output = as_text(messages), self._output(call)
+            prompt = encode(self.tokenizer, text)
             if call.tools or any("tool_calls" in message for message in messages):
                 text_of_tools = msgspec.json.encode(call.tools).decode()
                 used = self._tokens(text_of_tools) + TEMPLATE_TOKENS * len(messages)
@@ -206,13 +207,13 @@ class DatasetContent(Content):
                 rest = as_text([_with_content(m, "") if i in blank else m for i, m in enumerate(messages)])
                 used += self._tokens(rest) + sum(planned[place][1].output_tokens for _, place in quoted)
             else:
-                used += self._tokens(text)
+                used += _count(prompt, text)
             used += 0 if self.same else NONCE_TOKENS
             if used + output > room(self.context):
                 continue
             places[number] = len(planned)
             request = PlannedRequest(
-                0, None, encode(self.tokenizer, text), output, text=text, messages=messages,
+                0, None, prompt, output, text=text, messages=messages,
                 tools=call.tools, think_s=call.think_s if planned else None,
             )  # fmt: skip
             after = tuple(places[place] for place in call.after)
@@ -220,7 +221,7 @@ class DatasetContent(Content):
         return planned if 0 in places else []
 
     def _tokens(self, text: str) -> int:
-        return len(encode(self.tokenizer, text)) or len(text) // CHARACTERS
+        return _count(encode(self.tokenizer, text), text)
 
     def _output(self, call: Call) -> int:
         answer = call.answer
@@ -249,6 +250,11 @@ def _words(seed: int, times: int, text: str) -> str:
 def encode(tokenizer: Tokenizer | None, text: str) -> NDArray[np.int32]:
     """Return the token ids of a text as a server makes them: (T,), or (0,) without a tokenizer."""
     return np.array([] if tokenizer is None else tokenizer.encode(text).ids, dtype=np.int32)
+
+
+def _count(prompt: NDArray[np.int32], text: str) -> int:
+    """Number of tokens of a prompt; without a tokenizer estimated by its text."""
+    return len(prompt) or len(text) // CHARACTERS
 
 
 def as_text(messages: Sequence[Message]) -> str:

@@ -19,6 +19,7 @@ from harness.loadgen.load_plan import Progress
 from harness.metrics.estimates import distribution
 from harness.metrics.samples import Sample
 from harness.runs.events import (
+    Calibrating,
     CellDone,
     CellProgress,
     CellsExpected,
@@ -88,6 +89,14 @@ def test_the_number_of_cells_follows_what_is_known(show: Callable[..., list[str]
     done = CellDone(CELL, summary_of(30))
     first, second = show(Started(Path("run"), 2, about=True), CellsExpected(5), done)
     assert first == "run run: about 2 cells" and second.startswith("[3/5] ")
+
+
+def test_an_engine_may_be_called_client(show: Callable[..., list[str]]) -> None:
+    lines = show(Calibrating("its ceiling"), Calibrating("its errors"), EngineWarming("client", 1.25, 3))
+    assert lines == [
+        "calibrating the client, once for this machine",
+        "client: ready after 1.2 s; 3 requests to warm up",
+    ]
 
 
 def test_starts_side_by_side_are_one_line(show: Callable[..., list[str]]) -> None:
