@@ -6,9 +6,9 @@ The GEMMs are those of one of `--ranks` tensor-parallel GPUs. First each is meas
 captured graph of many calls, with the weights of several layers, so that none stays in the L2 cache; TB/s of
 weights of `--size` bytes an element (bfloat16 or E4M3); and cuBLAS for bfloat16, without the norm, residual
 and SwiGLU that `stream` fuses. Tilings that do not hold x have no norm either. Then the fastest tilings of
-each replace that of `stream.plan` in whole layers of the four GEMMs, one GEMM after the other, and the best
-is kept: a kernel starts while the previous one ends, so the fastest alone need not be the fastest in a layer.
-See `roseinfer.kernels.cuda.stream`.
+each replace that of `stream.plan` in whole layers of these GEMMs, one GEMM after the other, and the best is
+kept: a kernel starts while the previous one ends, so the fastest alone need not be the fastest in a layer. A
+mixture of experts has no place in them. See `roseinfer.kernels.cuda.stream`.
 """
 
 from __future__ import annotations
@@ -187,9 +187,12 @@ def main(arguments: argparse.Namespace) -> None:
         products = [
             Product("qkv", (heads + 2 * kv) * shape.head_dim, shape.width, False, True, rows, arguments.size),
             Product("out", shape.width, heads * shape.head_dim, False, False, rows, arguments.size),
-            Product("gate and up", ffn, shape.width, True, True, rows, arguments.size),
-            Product("down", shape.width, ffn, False, False, rows, arguments.size),
         ]
+        if not shape.experts:
+            products += [
+                Product("gate and up", ffn, shape.width, True, True, rows, arguments.size),
+                Product("down", shape.width, ffn, False, False, rows, arguments.size),
+            ]
         if arguments.size == 1 and any(product.chosen is None for product in products):
             sys.exit(f"not all GEMMs of {rows} rows have a tiling for E4M3")
         print("\n| rows | GEMM | µs | TB/s | tiles, warps, chunk, depth | fastest, µs | cuBLAS, µs |")
