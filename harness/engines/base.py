@@ -384,6 +384,8 @@ class Engine(ABC):
     #: Its Prometheus series for what is drawn over time, by the names of `records.columns.SERVER`; with
     #: `prefix_hits` and `prefix_queries` the prompt tokens from the prefix cache are counted too.
     server_series: ClassVar[Mapping[str, str]] = {}
+    #: Counters of the prompt tokens from each prefix cache that is counted apart: `device`, `host`, `disk`, …
+    cache_hits: ClassVar[Mapping[str, str]] = {}
     #: Its Prometheus counter of output tokens; empty: it has none.
     generated: ClassVar[str] = ""
     #: The route that empties its prefix cache; None if there is none.

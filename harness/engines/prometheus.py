@@ -69,19 +69,31 @@ def rise(series: str, before: Samples, after: Samples, end: str = "") -> float:
     return stop - start
 
 
-def prefix_count(series: Series, before: Samples, after: Samples) -> PrefixCount | None:
-    """Count the prompt tokens taken from the prefix cache, and those looked up in it, between two readings.
+def prefix_count(series: Series, caches: Series, before: Samples, after: Samples) -> PrefixCount | None:
+    """Count the prompt tokens taken from prefix caches, and those looked up in them, between two readings.
 
     None if the server does not report both, or if one fell: the server was started again, or another one
-    answered.
+    answered. A counter of hits may begin with the first one.
+
+    Args:
+        caches: Hits of each cache that is counted apart, all or some of which are among `prefix_hits`.
     """
-    names = (series.get("prefix_hits"), series.get("prefix_queries"))
-    if not all(name and series_values(samples, name) for name in names for samples in (before, after)):
+    found, asked = series.get("prefix_hits", ""), series.get("prefix_queries", "")
+    if not (found and asked and series_values(before, asked)):
         return None
-    hits, queries = (rise(name, before, after) for name in names if name)
-    if hits < 0 or queries < 0:
+    if not all(series_values(after, name) for name in (found, asked)):
         return None
-    return PrefixCount(hits=hits, queries=queries, source=f"GET {METRICS}: {', '.join(map(str, names))}")
+    hits, queries = (rise(name, before, after) for name in (found, asked))
+    by_cache = {cache: rise(name, before, after) for cache, name in caches.items()}
+    names = (found, *caches.values(), asked)
+    if min(hits, queries, *by_cache.values()) < 0:
+        return None
+    return PrefixCount(
+        hits=max(hits, math.fsum(by_cache.values())),
+        queries=queries,
+        by_cache=by_cache,
+        source=f"GET {METRICS}: {', '.join(dict.fromkeys(name.partition('{')[0] for name in names))}",
+    )
 
 
 def histogram_means(before: Samples, after: Samples, histograms: Series) -> dict[str, ReportedMean]:

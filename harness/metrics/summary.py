@@ -145,15 +145,15 @@ def _hits(cell: pd.DataFrame, counted: Mapping[int, PrefixCount], caching: Colle
     good = cell[succeeded(cell)]
     sent_tokens = int(cell["input_tokens"][sent].sum())
     reported, source, excess = None, UNKNOWN, 0.0
+    count = counted.get(int(first["cell"]))
+    prompts = max(sent_tokens, float(np.nansum(prompt_tokens(cell))))
+    if count and prompts and count.queries > MOST_COUNTED * prompts + TEMPLATE_TOKENS * len(cell):
+        count, excess = None, count.queries / prompts
     if good["cached_tokens"].notna().any():
         reported, source = _share(good["cached_tokens"].sum(), np.nansum(prompt_tokens(good))), USAGE
-    elif count := counted.get(int(first["cell"])):
-        prompts = max(sent_tokens, float(np.nansum(prompt_tokens(cell))))
-        most = MOST_COUNTED * prompts + TEMPLATE_TOKENS * len(cell)
-        if prompts and count.queries > most:
-            excess = count.queries / prompts
-        else:
-            reported, source = _share(count.hits, count.queries), count.source
+        excess = 0.0
+    elif count:
+        reported, source = _share(count.hits, count.queries), count.source
     return PrefixHits(
         engine=first["engine"],
         variant=None if pd.isna(first["variant"]) else first["variant"],
@@ -164,6 +164,7 @@ def _hits(cell: pd.DataFrame, counted: Mapping[int, PrefixCount], caching: Colle
         possible=_share(cell["reusable_tokens"].sum(), sent_tokens),
         reported=reported,
         source=source,
+        by_cache={cache: _share(n, count.queries) for cache, n in count.by_cache.items()} if count else {},
         excess=excess,
         missed=_missed(cell, reported or 0.0) if first["label"] in caching else 0.0,
     )

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from harness.cluster.testbed import SentLoad
-from harness.engines.prometheus import Samples, histogram_means, prefix_count
+from harness.engines.prometheus import Samples, histogram_means
 from harness.engines.server_metrics import ServerMonitor, known_series
 from harness.errors import EngineError, LostNodeError
 from harness.loadgen.load_plan import Progress
@@ -167,10 +167,8 @@ class CellRunner:
         requests = self.session.records(answers, twice, cell).requests
         if requests["error"].notna().any():
             return
-        counts = (
-            prefix_count(series, before, self.session.samples()) for series in self.session.prefix_counters
-        )
-        hits = sum(count.hits for count in counts if count) + requests["cached_tokens"].sum()
+        count = self.session.prefix_count(before, self.session.samples())
+        hits = (count.hits if count else 0) + requests["cached_tokens"].sum()
         ttft_ms = (1e3 * (requests["t_first"] - requests["t_sent"])).round(3).tolist()
         value = {"first_ms": ttft_ms[::2], "again_ms": ttft_ms[1::2], "cached_tokens": int(hits)}
         fact = EngineFact(value=value, source=f"{len(twice) // 2} prompts, each sent twice before the load")
@@ -258,13 +256,12 @@ class CellRunner:
                 "look at the engine's log",
             )
         before, after = sent.counters_before, self.session.samples()
-        counts = (prefix_count(series, before, after) for series in self.session.prefix_counters)
         self.run.keep(
             cell,
             replace(sent.records, server=sent.server.table(cell.index, sent.load.answers.t0)),
             self.notify,
             clients=[ClientSpent(**msgspec.structs.asdict(usage)) for usage in sent.load.usage],
-            prefix_cache=next(filter(None, counts), None),
+            prefix_cache=self.session.prefix_count(before, after),
             speculation=self.session.speculation(before, after),
             reported=histogram_means(before, after, self.session.engine.histograms),
             machine=sent.machine,

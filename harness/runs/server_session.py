@@ -10,7 +10,7 @@ import numpy as np
 
 from harness.cluster.testbed import Reading, Testbed
 from harness.engines.base import TYPED, Encoder, Engine, RequestSettings, Server, endpoint_target
-from harness.engines.prometheus import Samples, Series, read_samples
+from harness.engines.prometheus import Samples, Series, prefix_count, read_samples
 from harness.engines.registry import ENGINES
 from harness.engines.server_pages import post
 from harness.loadgen.load_plan import LoadPlan, WireRequest
@@ -20,7 +20,7 @@ from harness.records.stream import StreamFields
 from harness.runs.resolved import Resolved
 from harness.runs.schedule import Cell
 from harness.schema.load import Batch, Load
-from harness.schema.results import SpeculationCount
+from harness.schema.results import PrefixCount, SpeculationCount
 from harness.schema.setting_types import RUNNING_SERVER
 from harness.workload import PlannedRequest
 from harness.workload.dataset_content import answered, with_answers
@@ -42,13 +42,6 @@ class ServerSession:
     encode: Encoder
 
     @property
-    def prefix_counters(self) -> list[Series]:
-        """Series among which are the counters of the engine's prefix cache."""
-        if self.server.target.others:  # each address has a page of its own
-            return []
-        return [engine.server_series for engine in self._engines if "prefix_hits" in engine.server_series]
-
-    @property
     def series(self) -> list[Series]:
         """Series of the metrics that are read over time; none where these are not wanted."""
         if not self.resolved.settings.server_metrics or self.server.target.others:
@@ -66,6 +59,15 @@ class ServerSession:
         typed = asked_as.endpoint in TYPED
         return StreamFields(names, self.resolved.settings.content_field, asked_as.served_name, typed)
 
+    def prefix_count(self, before: Samples, after: Samples) -> PrefixCount | None:
+        """Count prompt tokens from prefix caches between two readings of the server's metrics."""
+        if self.server.target.others:  # each address has a page of its own
+            return None
+        counts = (
+            prefix_count(engine.server_series, engine.cache_hits, before, after) for engine in self._engines
+        )
+        return next(filter(None, counts), None)
+
     def speculation(self, before: Samples, after: Samples) -> SpeculationCount | None:
         """Count drafted tokens between two readings of the server's metrics."""
         counts = (engine.speculation(before, after) for engine in self._engines)
@@ -73,7 +75,8 @@ class ServerSession:
 
     def samples(self) -> Samples:
         """Read the server's metrics, if any of them are wanted."""
-        is_wanted = self.prefix_counters or self.engine.histograms or self.series
+        counting = any("prefix_hits" in engine.server_series for engine in self._engines)
+        is_wanted = counting or self.engine.histograms or self.series
         return read_samples(self.server.target) if is_wanted else []
 
     def flush(self, cell: Cell) -> None:

@@ -243,10 +243,11 @@ class Comparison(Strict):
 
 
 class PrefixCount(Strict):
-    """Growth of an engine's counters of its prefix cache during a cell, in prompt tokens."""
+    """Growth of an engine's counters of its prefix caches during a cell, in prompt tokens."""
 
     hits: float
     queries: float
+    by_cache: dict[str, float] = Field({}, description="hits of each cache that is counted apart")
     source: str = Field(description="the page and the counters")
 
 
@@ -262,6 +263,9 @@ class PrefixHits(OfEngine):
     )
     reported: float | None = Field(description="as the engine reports it; null where it does not")
     source: str = Field(description="of what is reported")
+    by_cache: dict[str, float] = Field(
+        {}, description="share that came from each cache, where the engine's counters tell them apart"
+    )
     excess: float = Field(
         0,
         description="growth of counters that are not this cell's, as a multiple of its prompt tokens",

@@ -115,7 +115,13 @@ class Sglang(LocalEngine):
         "waiting": "sglang:num_queue_reqs",
         "kv_usage": "sglang:token_usage",
         "preemptions": "sglang:num_retracted_requests_total",
+        "prefix_hits": "sglang:cached_tokens_total",
+        "prefix_queries": "sglang:prompt_tokens_total",
         "prefix_hit_rate": "sglang:cache_hit_rate",
+    }
+    cache_hits: ClassVar[Mapping[str, str]] = {
+        cache: f'sglang:cached_tokens_total{{cache_source="{cache}"}}'
+        for cache in ("device", "host", "storage")
     }
     flush = Route("/flush_cache")
     step_pattern = r"(?i)^step\[(?:(?P<prefill>EXTEND|MIXED|SPLIT_PREFILL)|\w+)\s+bs=(?P<requests>\d+)"

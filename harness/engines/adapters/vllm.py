@@ -124,6 +124,13 @@ class Vllm(LocalEngine):
         "steps": "vllm:iteration_tokens_total_count",
         "step_tokens": "vllm:iteration_tokens_total_sum",
     }
+    cache_hits: ClassVar[Mapping[str, str]] = {
+        cache: f'vllm:prompt_tokens_cached_by_source_total{{source="{source}"}}'
+        for cache, source in [
+            *((source, source) for source in ("device", "host", "disk", "p2p")),
+            ("elsewhere", "external_unspecified"),
+        ]
+    }
 
     step_pattern = (
         r"^execute_(?:\d+_)?context_(?:0|(?P<prefill>(?P<prompts>\d+)))\([^)]*\)"

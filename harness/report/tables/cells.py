@@ -74,6 +74,10 @@ _PREFIXES = (
     f"Share of prompt tokens. Possible: an unbounded cache of blocks of {PREFIX_BLOCK_TOKENS} tokens "
     "would have held them, in the order in which requests were sent. Reported: by the engine."
 )
+_CACHES = (
+    "From: the engine's counters of its caches, on the device, in the host's memory, on disk or in other "
+    "storage (SGLang), in another instance (p2p), or where vLLM's connector does not say."
+)
 
 
 # --- Lengths --------------------------------------------------------------------------------------------
@@ -313,12 +317,19 @@ def prefix_table(
         *([] if shared is None else [Column.share("wanted", [shared.share] * len(hits))]),
         Column.share("possible", [cell.possible if cell.prompt_tokens else None for cell in hits]),
         Column.share("reported", [cell.reported for cell in hits]),
-        Column.text("source", [cell.source for cell in hits]),
     ]
-    if shared is None:
-        return Table("prefixes", "Prefix hit rate", columns, [_PREFIXES])
-    columns.append(Column("TTFT ms for 10 % more", [_slope(slope) for slope in slopes]))
-    return Table("prefixes", "Prefix hit rate", columns, [_PREFIXES, _SLOPE])
+    caches = dict.fromkeys(cache for cell in hits for cache, share in cell.by_cache.items() if share)
+    notes = [_PREFIXES]
+    if {*caches} - {"device"}:
+        notes.append(_CACHES)
+        columns += [
+            Column.share(f"from {cache}", [cell.by_cache.get(cache) for cell in hits]) for cache in caches
+        ]
+    columns.append(Column.text("source", [cell.source for cell in hits]))
+    if shared is not None:
+        columns.append(Column("TTFT ms for 10 % more", [_slope(slope) for slope in slopes]))
+        notes.append(_SLOPE)
+    return Table("prefixes", "Prefix hit rate", columns, notes)
 
 
 def _slope(slope: Measurement | None) -> Cell:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from prometheus_client.samples import Sample
 
 from harness.engines.prometheus import histogram_means, parse_samples, prefix_count
+from harness.engines.registry import ENGINES
 
 # SGLang 0.5.23, shortened.
 PAGE = """\
@@ -72,13 +73,45 @@ def prefix_samples(hits: float, queries: float) -> list[Sample]:
 @given(st.lists(st.floats(), min_size=4, max_size=4))
 def test_what_rose_is_a_count_or_unknown(numbers: list[float]) -> None:
     """A server may be started again in a cell, or write what is no number."""
-    found = prefix_count(COUNTERS, prefix_samples(*numbers[:2]), prefix_samples(*numbers[2:]))
+    found = prefix_count(COUNTERS, {}, prefix_samples(*numbers[:2]), prefix_samples(*numbers[2:]))
     assert found is None or (found.hits >= 0 and found.queries >= 0)
 
 
 def test_counters_that_are_not_there() -> None:
     before, after = prefix_samples(32, 100), prefix_samples(64, 200)
-    found = prefix_count(COUNTERS, before, after)
+    found = prefix_count(COUNTERS, {}, before, after)
     assert found is not None and (found.hits, found.queries) == (32, 100)
-    assert prefix_count(COUNTERS | {"prefix_hits": "vllm:prefix_cache_hits"}, before, after) is None
-    assert prefix_count(COUNTERS, before, []) is None
+    assert prefix_count(COUNTERS | {"prefix_hits": "vllm:prefix_cache_hits"}, {}, before, after) is None
+    assert prefix_count(COUNTERS, {}, before, []) is None
+
+
+CACHED = "vllm:prompt_tokens_cached_by_source_total"
+
+
+@pytest.mark.parametrize(
+    ("engine", "before", "after", "by_cache"),
+    [
+        (
+            "vllm",
+            f'{QUERIES} 72\n{HITS} 32\n{CACHED}{{source="device"}} 32\n{CACHED}{{source="host"}} 12\n',
+            f'{QUERIES} 172\n{HITS} 52\n{CACHED}{{source="device"}} 52\n{CACHED}{{source="host"}} 42\n',
+            {"device": 20, "host": 30, "disk": 0, "p2p": 0, "elsewhere": 0},
+        ),
+        (  # a counter of its begins with the first hit
+            "sglang",
+            'sglang:prompt_tokens_total 72\nsglang:cached_tokens_total{cache_source="device"} 5\n',
+            'sglang:prompt_tokens_total 172\nsglang:cached_tokens_total{cache_source="device"} 25\n'
+            'sglang:cached_tokens_total{cache_source="host"} 30\n',
+            {"device": 20, "host": 30, "storage": 0},
+        ),
+    ],
+)
+def test_caches_of_the_device_and_beyond_it(
+    engine: str, before: str, after: str, by_cache: dict[str, float]
+) -> None:
+    adapter = ENGINES[engine]
+    found = prefix_count(
+        adapter.server_series, adapter.cache_hits, parse_samples(before), parse_samples(after)
+    )
+    assert found is not None
+    assert (found.hits, found.queries, found.by_cache) == (50, 100, by_cache)

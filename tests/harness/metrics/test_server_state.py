@@ -13,6 +13,7 @@ from harness.metrics.samples import Group, split
 from harness.metrics.server_state import page_facts, waits
 from harness.metrics.summary import prefix_hits
 from harness.records.columns import SERVER
+from harness.report.tables.cells import prefix_table
 from harness.schema.facts import Fact
 from harness.schema.load import ClosedLoop, load_text
 from harness.schema.results import PrefixCount, PrefixHits
@@ -102,7 +103,7 @@ def test_gaps_begin_where_the_one_before_ends() -> None:
 
 
 def of_cache(
-    queries: float, hits: float, reusable: list[int], caching: bool = True
+    queries: float, hits: float, reusable: list[int], caching: bool = True, **by_cache: float
 ) -> tuple[PrefixHits, Group]:
     rows = [
         {"t_sched": None, "t_sent": float(i), "input_tokens": 64, "reusable_tokens": reused,
@@ -110,7 +111,7 @@ def of_cache(
         for i, reused in enumerate(reusable)
     ]  # fmt: skip
     requests, chunks = build(rows)
-    count = PrefixCount(hits=hits, queries=queries, source="page")
+    count = PrefixCount(hits=hits, queries=queries, source="page", by_cache=by_cache)
     [hits_of_cell] = prefix_hits(requests, {0: count}, ["openai"] if caching else [])
     [group] = split(requests, chunks)
     return hits_of_cell, group
@@ -134,3 +135,12 @@ def test_what_the_counters_of_a_prefix_cache_say(queries, hits, reusable, cachin
         kind
     )
     assert (prefixes.reported is None) == (kind == "foreign_counters")
+
+
+def test_caches_that_an_engine_counts_apart() -> None:
+    prefixes, _ = of_cache(20 * 64, 640, [0] * 20, device=512, host=128)
+    assert prefixes.by_cache == {"device": 0.4, "host": 0.1}
+    table = prefix_table([prefixes])
+    assert table is not None and [line[5:7] for line in table.lines] == [["40.0 %", "10.0 %"]]
+    alone, _ = of_cache(20 * 64, 640, [0] * 20, device=640, host=0)
+    assert len(prefix_table([alone]).lines[0]) == len(table.lines[0]) - 2
