@@ -118,11 +118,12 @@ class Encoder:
         request_fields = {**self.prompts.fields(request), **self.length(request.output_tokens)}
         if request.adapter is not None:
             request_fields["model"] = request.adapter
-        if request.tools:
-            request_fields["tools"] = request.tools
         if request.response_format is not None:
             request_fields["response_format"] = request.response_format
-        return msgspec.json.encode({**self.fields, **request_fields})
+        body = {**self.fields, **request_fields}
+        if "tools" not in body:  # as in a trial or a warm-up: servers refuse a choice among none
+            body.pop("tool_choice", None)
+        return msgspec.json.encode(body)
 
     def input_tokens(self, request: PlannedRequest) -> int | None:
         """Tokens of the prompt as the server should count them; None where only it can say."""

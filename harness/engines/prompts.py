@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
+
 from harness.errors import EngineError
 from harness.models.text_tokens import COMMON_WORDS, ChatTemplate, load_tokenizer
 from harness.schema.online_settings import Endpoint
@@ -100,13 +102,18 @@ class Words:
     def fields(self, request: PlannedRequest) -> dict[str, Any]:
         if self._endpoint == "completions":
             return {"prompt": self._text(request)}
-        messages = self._messages(request)
+        messages, tools = self._messages(request), request.tools
         if self._endpoint == "responses":
-            return {"input": messages}
-        system = messages[0]["content"] if messages[0]["role"] == "system" else None
-        if self._endpoint == "messages" and system is not None:
-            return {"system": system, "messages": messages[1:]}
-        return {"messages": messages}
+            fields: dict[str, Any] = {"input": [item for message in messages for item in _items(message)]}
+            tools = tuple({"type": "function", **tool["function"]} for tool in tools)
+        elif self._endpoint == "messages":
+            system = messages[0]["content"] if messages[0]["role"] == "system" else None
+            fields = {} if system is None else {"system": system}
+            fields["messages"] = _turns(messages if system is None else messages[1:])
+            tools = tuple(_anthropic_tool(**tool["function"]) for tool in tools)
+        else:
+            fields = {"messages": messages}
+        return {**fields, "tools": tools} if tools else fields
 
     def tokens(self, request: PlannedRequest) -> int | None:
         if not self._lengths.exact or request.tools or any("tool_calls" in m for m in request.messages or ()):
@@ -155,6 +162,55 @@ def of_words(count: int, first: int = 0) -> str:
 
 def _user(text: str) -> Message:
     return {"role": "user", "content": text}
+
+
+def _items(message: Message) -> list[dict[str, Any]]:
+    """Return a message as items of the Responses API, where calls and results are items of their own."""
+    if message["role"] == "tool":
+        output = {"call_id": message.get("tool_call_id"), "output": message["content"]}
+        return [{"type": "function_call_output", **output}]
+    text = {"role": message["role"], "content": message["content"]}
+    calls = [
+        {"type": "function_call", "call_id": call["id"], **call["function"]}
+        for call in message.get("tool_calls") or ()
+    ]
+    return [text, *calls] if message["content"] or not calls else calls
+
+
+def _turns(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Return messages as turns of the Messages API: results in a row are one turn of the user."""
+    turns: list[dict[str, Any]] = []
+    last = ""
+    for message in messages:
+        role, content = message["role"], message["content"]
+        if role == "tool":
+            result = {"type": "tool_result", "tool_use_id": message.get("tool_call_id"), "content": content}
+            if last != "tool":
+                turns.append({"role": "user", "content": []})
+            turns[-1]["content"].append(result)
+        elif calls := message.get("tool_calls"):
+            uses = (
+                {"type": "tool_use", "id": call["id"], "name": call["function"]["name"],
+                 "input": _input(call["function"]["arguments"])} for call in calls
+            )  # fmt: skip
+            texts = [{"type": "text", "text": content}] if content else []
+            turns.append({"role": role, "content": [*texts, *uses]})
+        else:
+            turns.append({"role": role, "content": content})
+        last = role
+    return turns
+
+
+def _input(arguments: str) -> Any:
+    """Return the arguments of a call as JSON; a marker for those of a live answer as it is."""
+    try:
+        return msgspec.json.decode(arguments or "{}")
+    except msgspec.DecodeError:
+        return arguments
+
+
+def _anthropic_tool(name: str, parameters: object = None, **fields: Any) -> dict[str, Any]:
+    return {"name": name, **fields, "input_schema": parameters or {"type": "object"}}
 
 
 _WORD = re.compile(r" [A-Za-z]+")

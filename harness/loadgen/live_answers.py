@@ -20,6 +20,10 @@ from harness.loadgen.typed_events import as_chunk
 #: A control character that no prompt has, as it is in text and as JSON writes it.
 _IN_TEXT = re.compile(r"\x01(?:answer (\d+)|call (\d+)\.(\d+) ([^|]*)\|(.*?))\x01", re.DOTALL)
 _IN_JSON = re.compile(rb"\\u0001(?:answer (\d+)|call (\d+)\.(\d+) ([^|]*)\|(.*?))\\u0001", re.DOTALL)
+#: Arguments of a tool call that are an object and not its text, as Anthropic's Messages have them.
+_AS_OBJECT = re.compile(rb'("input":)("\\u0001.*?\\u0001")', re.DOTALL)
+#: An empty text, which they refuse.
+_NO_TEXT = b'{"type":"text","text":""},'
 
 
 class LiveAnswer(msgspec.Struct):
@@ -68,11 +72,18 @@ def fill_text(text: str, answers: Mapping[int, LiveAnswer]) -> str:
 def fill_body(body: bytes, answers: Mapping[int, LiveAnswer]) -> bytes:
     """The same for the body of a request, which is JSON."""
 
+    def as_object(match: re.Match[bytes]) -> bytes:
+        marker = msgspec.json.decode(match[2], type=str)
+        try:
+            return match[1] + msgspec.json.encode(msgspec.json.decode(fill_text(marker, answers), type=dict))
+        except msgspec.MsgspecError:  # no whole object
+            return match[1] + (fill_text(marker, {}) or "{}").encode()
+
     def filled(match: re.Match[bytes]) -> bytes:
         text = _filling([group.decode() for group in match.groups(b"")], answers)
         return match[5] if text is None else msgspec.json.encode(text)[1:-1]
 
-    return _IN_JSON.sub(filled, body)
+    return _IN_JSON.sub(filled, _AS_OBJECT.sub(as_object, body)).replace(_NO_TEXT, b"")
 
 
 class _Function(msgspec.Struct):
@@ -100,8 +111,11 @@ class _Event(msgspec.Struct):
 
 
 _events = msgspec.json.Decoder(_Event)
-#: The type of an event of Responses or Messages that has text.
-_TYPED = re.compile(rb'"type": ?"(?:response\.output_text\.delta|content_block)')
+#: The type of an event of Responses or Messages that has text or a part of a tool call.
+_TYPED = re.compile(
+    rb'"type": ?"(?:response\.(?:output_text\.delta|output_item\.added|function_call_arguments\.delta)'
+    rb"|content_block)"
+)
 
 
 class _Body:

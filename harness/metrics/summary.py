@@ -148,7 +148,7 @@ def _hits(cell: pd.DataFrame, counted: Mapping[int, PrefixCount], caching: Colle
     count = counted.get(int(first["cell"]))
     prompts = max(sent_tokens, float(np.nansum(prompt_tokens(cell))))
     if count and prompts and count.queries > MOST_COUNTED * prompts + TEMPLATE_TOKENS * len(cell):
-        count, excess = None, count.queries / prompts
+        excess, count = count.queries / prompts, None
     if good["cached_tokens"].notna().any():
         reported, source = _share(good["cached_tokens"].sum(), np.nansum(prompt_tokens(good))), USAGE
         excess = 0.0

@@ -169,8 +169,10 @@ def _content(settings: OnlineSettings, vocab_size: int, context: int, tokenizer:
     conversations = load_dataset(dataset)
     every = conversations.conversations
     has_tools = any(call.tools for job in every if isinstance(job, Job) for call in job.calls)
-    if has_tools and settings.endpoint != "chat":
-        raise UsageError(f"{conversations.name} has tools, which only chats take", "add --endpoint chat")
+    if has_tools and settings.endpoint == "completions":
+        raise UsageError(
+            f"{conversations.name} has tools, which completions do not take", "add --endpoint chat"
+        )
     exact = settings.ignore_eos
     most = most or MAX_OUTPUT
     return DatasetContent(conversations, tokenizer, context, exact, most, settings.turns, same)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from harness.engines import prompts as prompts_module
+from harness.engines.base import Encoder
 from harness.engines.prompts import AS_COUNTED, TextPrompts, Words, text_prompts
 from harness.errors import EngineError
 from harness.models.model_folder import resolve
@@ -65,6 +68,55 @@ def test_texts_of_many_prompts_are_not_held(monkeypatch: pytest.MonkeyPatch) -> 
     words = Words("chat", None, AS_COUNTED)
     assert [words.fields(request) for request in requests * 2] == expected * 2
     assert len(words._texts) <= 10 < len(held._texts)
+
+
+def test_tools_in_the_form_of_each_api() -> None:
+    schema = {"type": "object", "properties": {"path": {"type": "string"}}}
+    called = [{"id": f"c{i}", "type": "function", "function": {"name": "ls", "arguments": '{"path":"."}'}}
+              for i in (1, 2)]  # fmt: skip
+    messages: tuple[Any, ...] = (
+        {"role": "system", "content": "s"}, {"role": "user", "content": "u"},
+        {"role": "assistant", "content": "hm", "tool_calls": called[:1]},
+        {"role": "tool", "tool_call_id": "c1", "content": "a"},
+        {"role": "assistant", "content": None, "tool_calls": called},
+        *({"role": "tool", "tool_call_id": f"c{i}", "content": "b"} for i in (1, 2)),
+    )  # fmt: skip
+    tools = tuple(
+        {"type": "function", "function": {"name": "ls", **more}} for more in ({"parameters": schema}, {})
+    )
+    request = PlannedRequest(0, None, np.array([], np.int32), 8, messages=messages, tools=tools)
+    chats = Words("chat", None, AS_COUNTED)
+    assert chats.fields(request) == {"messages": messages, "tools": tools}
+    forced = Encoder({"tool_choice": "required"}, chats, lambda tokens: {})
+    assert b'"tool_choice"' in forced(request) and b'"tool_choice"' not in forced(replace(request, tools=()))
+    items = [{"type": "function_call", "call_id": f"c{i}", "name": "ls", "arguments": '{"path":"."}'}
+             for i in (1, 2)]  # fmt: skip
+    outputs = [{"type": "function_call_output", "call_id": f"c{i}", "output": text}
+               for i, text in ((1, "a"), (1, "b"), (2, "b"))]  # fmt: skip
+    assert Words("responses", None, AS_COUNTED).fields(request) == {
+        "input": [
+            *messages[:2], {"role": "assistant", "content": "hm"}, items[0], outputs[0], *items, *outputs[1:],
+        ],
+        "tools": (
+            {"type": "function", "name": "ls", "parameters": schema}, {"type": "function", "name": "ls"}
+        ),
+    }  # fmt: skip
+    uses = [{"type": "tool_use", "id": f"c{i}", "name": "ls", "input": {"path": "."}} for i in (1, 2)]
+    results = [{"type": "tool_result", "tool_use_id": f"c{i}", "content": text}
+               for i, text in ((1, "a"), (1, "b"), (2, "b"))]  # fmt: skip
+    assert Words("messages", None, AS_COUNTED).fields(request) == {
+        "system": "s",
+        "messages": [
+            messages[1],
+            {"role": "assistant", "content": [{"type": "text", "text": "hm"}, uses[0]]},
+            {"role": "user", "content": results[:1]},
+            {"role": "assistant", "content": uses},
+            {"role": "user", "content": results[1:]},
+        ],
+        "tools": (
+            {"name": "ls", "input_schema": schema}, {"name": "ls", "input_schema": {"type": "object"}}
+        ),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("before", ["", " "])

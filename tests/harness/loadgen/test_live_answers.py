@@ -217,6 +217,25 @@ def test_arguments_are_those_of_the_same_call_or_the_recorded_ones(calls, filled
     assert fill_text(f"{answer_marker(3)}{marker}", {}) == RECORDED
 
 
+@pytest.mark.parametrize(
+    ("calls", "filled"),
+    [
+        ([("ls", '{"path": "a"}')], {"path": "a"}),
+        ([("ls", '{"path": "a')], {"path": "."}),
+        ([], {"path": "."}),
+    ],
+)
+def test_arguments_that_are_an_object_stay_one(calls, filled):
+    marker = call_marker(3, 0, {"name": "ls", "arguments": '{"path": "."}'})
+    block = {"type": "text", "text": answer_marker(3)}
+    body = msgspec.json.encode({"content": [block, {"name": "ls", "input": marker}]})
+    expected = {"content": [block | {"text": "hm"}, {"name": "ls", "input": filled}]}
+    assert msgspec.json.decode(fill_body(body, {3: LiveAnswer("hm", calls)})) == expected
+    # Messages refuse a text without anything in it
+    expected["content"].pop(0)
+    assert msgspec.json.decode(fill_body(body, {3: LiveAnswer("", calls)})) == expected
+
+
 def test_tool_calls_of_a_stream_are_read_by_their_index() -> None:
     def delta(index: int, **function: str) -> dict[str, Any]:
         return {"choices": [{"delta": {"tool_calls": [{"index": index, "function": function}]}}]}

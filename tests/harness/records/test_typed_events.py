@@ -82,7 +82,8 @@ def test_times_and_counts_are_those_of_a_chat(events: Events, thought: int, said
     assert (record.prompt_tokens, record.cached_tokens, record.completion_tokens) == (9, 4, 4)
     assert [record.chunks[0], record.t_answer] == [(thought / 100, 1), said / 100]
     assert record.chunks[-1][1] == 1 and record.unread_fields is None
-    assert read_answer(raw).text == "Yes"
+    live = read_answer(raw)
+    assert (live.text, live.calls) == ("Yes", [("look", '{"a":1}')])
 
 
 @pytest.mark.parametrize("events", [RESPONSES, MESSAGES])
