@@ -27,8 +27,9 @@ FLUSHED_CHUNKS = 1
 _BLANK = re.compile(r"[\s\u200b\u2060\ufeff]*(?:<think>\s*)?")
 
 #: Chunks that are nearer to each other than NEAR_S and NEAR_SHARE of the answer's mean gap are one, where
-#: half of these gaps are below WRITE_S: servers write so fast, and no known engine generates so fast.
-NEAR_S, NEAR_SHARE, WRITE_S = 1e-3, 0.1, 1e-4
+#: half of these gaps are below WRITE_S, as servers write so fast and no known engine generates so fast, or
+#: where longer gaps are at least STEP_SHARE of all: an engine's steps, where a few would be pauses.
+NEAR_S, NEAR_SHARE, WRITE_S, STEP_SHARE = 1e-3, 0.1, 1e-4, 0.1
 
 #: A count without token ids is refused where it and the tokens of the text, by the model's tokenizer, differ
 #: by more than this factor and by more than TEXT_SLACK: text does not tell exactly how it was split.
@@ -263,8 +264,9 @@ def join_near(events: Sequence[tuple[float, int]], t_sent: float | None = None) 
     near = min(NEAR_S, NEAR_SHARE * mean)
     if t_sent is not None and mean < WRITE_S and last - first < NEAR_SHARE * (first - t_sent):
         near = NEAR_S
-    short = [gap for (before, _), (now, _) in pairwise(events) if 0 < (gap := now - before) < near]
-    if short and sorted(short)[len(short) // 2] >= WRITE_S:
+    gaps = [gap for (before, _), (now, _) in pairwise(events) if (gap := now - before) > 0]
+    short = sorted(gap for gap in gaps if gap < near)
+    if short and short[len(short) // 2] >= WRITE_S and len(gaps) - len(short) < STEP_SHARE * len(gaps):
         near = 0.0
     joined, before = [events[0]], first
     for t, tokens in events[1:]:

@@ -68,6 +68,8 @@ def test_however_its_bytes_are_cut_an_answer_has_the_same_times(
         ([0.2] * 40 + [2000] + [0.2] * 20, 62),  # the same, with a pause
         ([0.2] * 40 + [3] * 5 + [0.2] * 20, 66),
         ([15, 0.05, 0.3, 0.04] * 8, 9),  # a write that was late
+        ([20, 0.2, 0.2, 0.2] * 8, 9),  # slow writes
+        ([0.15] * 15 + [5] * 48, 49),  # the same, of tokens that were held back
         ([0.02] * 31, 1),
         ([5.0] * 31, 32),
     ],
