@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from roseinfer.config import ConfigError, option, setting
+
+ToolCallParser = Literal["hermes"]
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,9 @@ class ServerConfig:
         None, "HTTP front end processes; a third of the cores, 8 at most, if not given"
     )
     stream_interval: int = setting(1, "tokens in a chunk of a stream; the first token is sent at once")
+    tool_call_parser: ToolCallParser | None = setting(
+        None, "chats may call tools; hermes: as Hermes and Qwen write it, <tool_call>{JSON}</tool_call>"
+    )
     mp_async_admit: bool = setting(True, "tokenize in worker threads, so that streams do not wait for it")
     mp_tokenize_workers: int | None = setting(
         None, "threads that tokenize, in all front ends together; 4, on fewer cores fewer, if not given"

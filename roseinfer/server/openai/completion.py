@@ -25,6 +25,7 @@ from roseinfer.server.openai.responses import (
     Usage,
     error_response,
 )
+from roseinfer.server.openai.tool_calls import ToolCalls
 from roseinfer.server.replicas import Replicas
 from roseinfer.tokenizer.chat import ChatTemplate
 from roseinfer.tokenizer.detokenizer import ByteDetokenizer, Detokenizer, StopStrings, Vocabulary
@@ -38,13 +39,14 @@ _NO_NAMES, _NO_TEXT = TokenNames([], {}), Vocabulary([])
 @dataclass(frozen=True)
 class Backend:
     """All engine replicas, and the model's tokenizer and chat template. `model`: its name for clients;
-    `stream_interval`: tokens in a chunk of a stream."""
+    `stream_interval`: tokens in a chunk of a stream; `calls_tools`: answers of chats may call tools."""
 
     engine: Replicas
     tokenizer: Tokenizer | None
     model: str
     stream_interval: int
     chat_template: ChatTemplate | None
+    calls_tools: bool = False
 
     def other_model(self, name: str) -> HttpError:
         """Return the error for a request of a model that is not served."""
@@ -65,8 +67,9 @@ class Choice:
     `prompt`: token ids `[n]`; the answer begins with it if the request asks for that."""
 
     __slots__ = (
-        "_begun", "_completion", "_echo", "_first_token", "_ids", "_logprobs", "_min_tokens", "_only_echo",
-        "_pieces", "_prompt_logprobs", "_stops", "_text", "_texts", "_with_ids", "index", "tokens",
+        "_begun", "_calls", "_completion", "_echo", "_first_token", "_ids", "_logprobs", "_min_tokens",
+        "_only_echo", "_pieces", "_prompt_logprobs", "_stops", "_text", "_texts", "_with_ids", "index",
+        "tokens",
     )  # fmt: skip
 
     def __init__(self, index: int, prompt: NDArray[np.int32], completion: Completion) -> None:
@@ -78,6 +81,7 @@ class Choice:
         decoded = generation.echo and self._pieces is None
         self._text = backend.detokenizer(() if decoded else prompt)
         self._stops = StopStrings(generation.stops)
+        self._calls = ToolCalls() if generation.calls_tools else None
         self._min_tokens, self._with_ids = params.min_tokens, generation.with_ids
         self._only_echo = generation.only_echo
         #: The prompt, until the answer begins with it.
@@ -122,6 +126,11 @@ class Choice:
         choice."""
         logprobs = None if self._logprobs is None else self._logprobs.take()
         body = ChoiceBody(self.index, "".join(self._texts), logprobs, reason)
+        if self._calls is not None:
+            body.text, calls = self._calls.push(body.text, reason)
+            body.tool_calls = calls or msgspec.UNSET
+            if reason == "stop" and self._calls.count:
+                body.finish_reason = "tool_calls"
         if self._with_ids:
             body.token_ids = self._ids
         self._texts, self._ids = [], []

@@ -61,6 +61,7 @@ class Generation(msgspec.Struct, frozen=True):
         stream: Options of a stream; None: the response is one body.
         with_metrics: The parts of the answer's time are returned.
         chat: The answer is a message of a chat.
+        calls_tools: It may call tools.
         cache_salt: What requests must share to share the prefix cache.
     """
 
@@ -79,6 +80,7 @@ class Generation(msgspec.Struct, frozen=True):
     stream: StreamOptions | None = None
     with_metrics: bool = False
     chat: bool = False
+    calls_tools: bool = False
     cache_salt: str | None = None
 
     @property
@@ -162,7 +164,6 @@ def from_chat(request: ChatRequest, template: ChatTemplate | None) -> Generation
     """Validate a chat: its messages become the prompt through the model's template."""
     for name, unsupported in (
         ("echo", request.echo),
-        ("tools", request.tools and request.tool_choice != "none"),
         ("response_format", (request.response_format or {}).get("type", "text") != "text"),
     ):
         if unsupported:
@@ -184,7 +185,8 @@ def from_chat(request: ChatRequest, template: ChatTemplate | None) -> Generation
         request, _limit(request), (prompt,), special_tokens=bool(request.add_special_tokens),
         logprobs=_chat_logprobs(request), logprobs_field="top_logprobs",
     )  # fmt: skip
-    return msgspec.structs.replace(generation, chat=True)
+    calls_tools = bool(request.tools) and request.tool_choice != "none"
+    return msgspec.structs.replace(generation, chat=True, calls_tools=calls_tools)
 
 
 def _chat_logprobs(request: ChatRequest) -> int | None:

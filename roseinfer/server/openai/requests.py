@@ -198,8 +198,8 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
-    """`POST /v1/chat/completions`. Without a limit, an answer may fill the context. Tools are accepted only
-    where `tool_choice` is "none"; the model's template may write them into the prompt.
+    """`POST /v1/chat/completions`. Without a limit, an answer may fill the context. Tools need a server
+    with `--tool-call-parser`, or `tool_choice` "none"; the model's template writes them into the prompt.
     `chat_template_kwargs` are more variables of the model's template."""
 
     messages: list[Message]

@@ -12,6 +12,7 @@ from roseinfer.request.logprobs import TokenLogprobs
 from roseinfer.request.params import Finished
 from roseinfer.server.http.errors import HttpError
 from roseinfer.server.http.response import Response
+from roseinfer.server.openai.tool_calls import ToolCallPart
 from roseinfer.tokenizer.token_names import TokenName, TokenNames
 
 _encode = msgspec.json.Encoder().encode
@@ -185,13 +186,15 @@ class ChoiceBody(msgspec.Struct, omit_defaults=True):
     finish_reason: str | None
     token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
     metrics: Metrics | msgspec.UnsetType = msgspec.UNSET
+    tool_calls: list[ToolCallPart] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatText(msgspec.Struct, omit_defaults=True):
     """A message, or the part of it in a chunk; the first chunk has its role."""
 
-    content: str
+    content: str | None
     role: str | msgspec.UnsetType = msgspec.UNSET
+    tool_calls: list[ToolCallPart] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChoiceBody(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -249,13 +252,19 @@ class ChatFormat(CompletionFormat):
     prefix = "chatcmpl"
 
     def whole(self, choices: list[ChoiceBody], usage: UsageField) -> bytes:
-        messages = [_chat_choice(choice, message=ChatText(choice.text, "assistant")) for choice in choices]
+        for call in (call for choice in choices for call in choice.tool_calls or ()):
+            call.index = msgspec.UNSET
+        messages = [_chat_choice(choice, message=_chat_text(choice, "assistant")) for choice in choices]
         return self._body(messages, usage, "chat.completion")
 
     def chunk(self, choices: list[ChoiceBody], usage: UsageField, *, first: bool = False) -> bytes:
         role = "assistant" if first else msgspec.UNSET
-        deltas = [_chat_choice(choice, delta=ChatText(choice.text, role)) for choice in choices]
+        deltas = [_chat_choice(choice, delta=_chat_text(choice, role)) for choice in choices]
         return self._body(deltas, usage, "chat.completion.chunk")
+
+
+def _chat_text(choice: ChoiceBody, role: str | msgspec.UnsetType) -> ChatText:
+    return ChatText(choice.text or (None if choice.tool_calls else ""), role, choice.tool_calls)
 
 
 def _chat_choice(choice: ChoiceBody, **text: ChatText) -> ChatChoiceBody:

@@ -37,7 +37,7 @@ class StreamedChoice(Choice):
         super().__init__(index, prompt, stream)
         self._stream, self._interval = stream, stream.backend.stream_interval
         self._escaped = self._text.escaped
-        plain = not self._stops.stops and self._logprobs is None
+        plain = not self._stops.stops and self._logprobs is None and self._calls is None
         self.uniform = self._interval == 1 and plain and not stream.options.continuous_usage_stats
         self._template = b""
         self.begun = self.direct = False

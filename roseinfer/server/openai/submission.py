@@ -70,6 +70,9 @@ class Submission:
         """Submit the request; if prompts must be tokenized, in the coroutine that is returned."""
         if generation.model is not None and generation.model != self._backend.model:
             raise self._backend.other_model(generation.model)
+        if generation.calls_tools and not self._backend.calls_tools:
+            message = "tools need a server with --tool-call-parser, or tool_choice none"
+            raise BadRequestError(message, "tools", "unsupported_parameter")
         client = self._access.client(request, connection.peer)
         ids = [prompt for prompt in generation.prompts if not isinstance(prompt, str)]
         salt = self._access.cache_salt(request, generation.cache_salt)

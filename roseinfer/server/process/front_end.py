@@ -91,7 +91,8 @@ class FrontEnd:
         tokenizer = load_tokenizer(settings.model)
         template = ChatTemplate.load(model_folder(settings.model))
         name = server.served_model_name or settings.model
-        backend = Backend(self.engine, tokenizer, name, server.stream_interval, template)
+        calls_tools = server.tool_call_parser is not None
+        backend = Backend(self.engine, tokenizer, name, server.stream_interval, template, calls_tools)
         self._large_bodies = LargeBodies(settings.model, tokenizer)
         access = Access(keys, server.allowed_host or (), counters.salt)
         queue = QueueLimits(counters, server.max_waiting_requests, server.max_waiting_tokens)

@@ -18,8 +18,9 @@ from roseinfer.server.http.errors import InternalError
 from roseinfer.server.openai.completion import Backend
 from roseinfer.server.openai.generation import Generation
 from roseinfer.server.openai.requests import StreamOptions
-from roseinfer.server.openai.responses import ChatFormat, CompletionFormat
+from roseinfer.server.openai.responses import ChatFormat, ChoiceBody, CompletionFormat
 from roseinfer.server.openai.stream import StreamedChoice, StreamedCompletion
+from roseinfer.server.openai.tool_calls import ToolCalls
 from roseinfer.tokenizer.tokenizer import load_tokenizer
 
 TOKENIZER = load_tokenizer("random:gpt2-tiny")
@@ -60,13 +61,13 @@ class NoEngine:
 
 
 def stream(
-    interval: int, with_ids: bool, chat: bool, model: str, *, logprobs: bool = False
+    interval: int, with_ids: bool, chat: bool, model: str, *, logprobs: bool = False, calls: bool = False
 ) -> tuple[StreamedCompletion, Recorder]:
     """A completion of one choice, whose tokens are pushed by hand."""
     connection = Recorder()
     backend = Backend(NoEngine(), TOKENIZER, model, interval, None)  # type: ignore[arg-type]
     params = SamplingParams(100, logprobs=0 if logprobs else None)
-    generation = Generation(("",), params, 1, (), with_ids, stream=StreamOptions())
+    generation = Generation(("",), params, 1, (), with_ids, stream=StreamOptions(), calls_tools=calls)
     format = (ChatFormat if chat else CompletionFormat)(model)
     completion = StreamedCompletion(backend, connection, generation, format, 0.0)  # type: ignore[arg-type]
     completion.start([np.array([1], dtype=np.int32)])
@@ -98,6 +99,30 @@ def test_direct_chunks_equal_the_others(tokens: list[int], with_ids: bool, chat:
         push(completion.choices[0], tokens)
     assert choices(direct[1]) == choices(other[1])
     assert direct[0].usage().completion_tokens == len(tokens)
+
+
+def test_tool_calls_in_chunks_and_in_a_message() -> None:
+    assert TOKENIZER is not None
+    called = 'Hm <tool_call>{"name": "ls", "arguments": {"a": 1}}</tool_call>'
+    completion, connection = stream(1, True, True, "m", calls=True)
+    tokens = TOKENIZER.encode(called).tolist()
+    for token in tokens:
+        completion.choices[0].push(token, None)
+    completion.choices[0].push(0, Finished(0, FinishReason.STOP, 0, 0, 0))
+    chunks = choices(connection)
+    deltas = [chunk["delta"] for chunk in chunks]
+    assert "".join(delta["content"] or "" for delta in deltas) == "Hm "
+    first, *more = [part for delta in deltas for part in delta.get("tool_calls", ())]
+    assert first["id"] and (first["type"], first["function"]["name"], first["index"]) == ("function", "ls", 0)
+    assert more and "".join(part["function"]["arguments"] for part in (first, *more)) == '{"a": 1}'
+    assert [chunk["finish_reason"] for chunk in chunks[-2:]] == [None, "tool_calls"]
+    calls = ToolCalls()
+    body = ChoiceBody(0, "", None, "tool_calls", tool_calls=calls.push(called[3:], "stop")[1])
+    [whole] = json.loads(ChatFormat("m").whole([body], None))["choices"]
+    [call] = whole["message"]["tool_calls"]
+    function = {"name": "ls", "arguments": '{"a": 1}'}
+    assert call == {"id": call["id"], "type": "function", "function": function}
+    assert whole["message"]["content"] is None
 
 
 @given(tokens=TOKENS, interval=st.integers(1, 7))
