@@ -19,7 +19,7 @@ import msgspec
 from pydantic import JsonValue
 
 from harness.engines.placement import ONE, Parallel, compute_threads, engine_cores
-from harness.engines.prometheus import Samples
+from harness.engines.prometheus import Samples, speculation_count
 from harness.engines.prompts import AS_COUNTED, Lengths, Prompts, Texts, TokenIds, Words
 from harness.engines.server_pages import Route
 from harness.engines.variants import CONFIGS, Variant
@@ -387,6 +387,8 @@ class Engine(ABC):
     server_series: ClassVar[Mapping[str, str]] = {}
     #: Counters of the prompt tokens from each prefix cache that is counted apart: `device`, `host`, `disk`, …
     cache_hits: ClassVar[Mapping[str, str]] = {}
+    #: Beginning of its Prometheus counters of drafted tokens; empty: it has none.
+    drafts: ClassVar[str] = ""
     #: Its Prometheus counter of output tokens; empty: it has none.
     generated: ClassVar[str] = ""
     #: The route that empties its prefix cache; None if there is none.
@@ -418,7 +420,7 @@ class Engine(ABC):
 
     def speculation(self, before: Samples, after: Samples) -> SpeculationCount | None:
         """Count drafted tokens between two readings of its metrics; None if there are none."""
-        return None
+        return speculation_count(self.drafts, before, after) if self.drafts else None
 
     def label(self, variant: Variant) -> str:
         """Name in tables and figures: `vLLM`, or `vLLM (no async scheduling)`."""

@@ -16,7 +16,7 @@ from prometheus_client.samples import Sample
 from harness.engines.server_pages import get
 from harness.loadgen.load_plan import Target
 from harness.schema.fairness import ReportedMean
-from harness.schema.results import PrefixCount
+from harness.schema.results import PrefixCount, SpeculationCount
 
 METRICS = "/metrics"
 
@@ -93,6 +93,28 @@ def prefix_count(series: Series, caches: Series, before: Samples, after: Samples
         queries=queries,
         by_cache=by_cache,
         source=f"GET {METRICS}: {', '.join(dict.fromkeys(name.partition('{')[0] for name in names))}",
+    )
+
+
+def speculation_count(prefix: str, before: Samples, after: Samples) -> SpeculationCount | None:
+    """Count drafted tokens between two readings, by the counters whose names begin with `prefix`; None where
+    nothing was drafted."""
+    drafts, drafted, accepted = (
+        rise(f"{prefix}_num_{what}_total", before, after)
+        for what in ("drafts", "draft_tokens", "accepted_tokens")
+    )
+    per_position = f"{prefix}_num_accepted_tokens_per_pos_total"
+    positions = {s.labels.get("position", "") for s in (*before, *after) if s.name == per_position}
+    numbers = sorted((position for position in positions if position.isdecimal()), key=int)
+    by_position = [rise(f'{per_position}{{position="{number}"}}', before, after) for number in numbers]
+    if drafts <= 0 or min(drafted, accepted, *by_position) < 0:
+        return None
+    return SpeculationCount(
+        steps=drafts,
+        tokens_per_step=1 + accepted / drafts,
+        accepted=accepted / drafted if drafted else None,
+        by_position=[accepted_there / drafts for accepted_there in by_position],
+        source=f"GET {METRICS}: {prefix}_num_…",
     )
 
 

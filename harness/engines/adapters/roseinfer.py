@@ -63,6 +63,7 @@ class Roseinfer(LocalEngine):
     capacity_options = ("--max-active-requests", "--gpu-memory-utilization")
     pages = (_INFO,)
     flush = Route("/flush_cache")
+    drafts = "vllm:spec_decode"
     generated = "roseinfer_generation_tokens_total"
     server_series: ClassVar[Mapping[str, str]] = {
         "running": "roseinfer_running",

@@ -16,13 +16,11 @@ from harness.engines.adapters import apis
 from harness.engines.base import EngineSettings, Installation, Launch, RequestSettings
 from harness.engines.local import CaptureRequest, EngineProfiler, LocalEngine, OfflineFactory
 from harness.engines.placement import engine_cores, shares
-from harness.engines.prometheus import METRICS, Samples, rise
 from harness.engines.selfreport import LOG, SelfReport
 from harness.engines.server_pages import Route
 from harness.errors import EngineError
 from harness.schema.fairness import EngineFact
 from harness.schema.profile import Category, Component
-from harness.schema.results import SpeculationCount
 
 SHIM = Path(__file__).parent / "shims" / "vllm_cli.py"
 QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
@@ -54,10 +52,6 @@ _LINES = {
     "attention": r"Using (\w+) attention backend",
     "sampler": r"Using (\w+) for top-p & top-k sampling",
 }
-_DRAFTS = "vllm:spec_decode_num_drafts_total"
-_DRAFTED = "vllm:spec_decode_num_draft_tokens_total"
-_ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
-_BY_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
 _CORES = re.compile(r"local_rank=\d+, core ids=\[([\d, ]*)\]")
 
 
@@ -113,6 +107,7 @@ class Vllm(LocalEngine):
     parallel_options = ("--tensor-parallel-size", "--data-parallel-size")
     capacity_options = ("--max-num-seqs", "--gpu-memory-utilization")
     flush = Route("/reset_prefix_cache")
+    drafts = "vllm:spec_decode"
     generated = "vllm:generation_tokens_total"
     server_series: ClassVar[Mapping[str, str]] = {
         "running": "vllm:num_requests_running",
@@ -137,22 +132,6 @@ class Vllm(LocalEngine):
         r"_generation_(?P<decodes>\d+)\("
     )
     trace_names: ClassVar[Mapping[Category | Component, str]] = {"scheduling": "^schedule: "}
-
-    def speculation(self, before: Samples, after: Samples) -> SpeculationCount | None:
-        drafts = rise(_DRAFTS, before, after)
-        drafted, accepted = rise(_DRAFTED, before, after), rise(_ACCEPTED, before, after)
-        positions = {s.labels.get("position", "") for s in (*before, *after) if s.name == _BY_POSITION}
-        numbers = sorted((position for position in positions if position.isdecimal()), key=int)
-        by_position = [rise(f'{_BY_POSITION}{{position="{number}"}}', before, after) for number in numbers]
-        if drafts <= 0 or min(drafted, accepted, *by_position) < 0:
-            return None
-        return SpeculationCount(
-            steps=drafts,
-            tokens_per_step=1 + accepted / drafts,
-            accepted=accepted / drafted if drafted else None,
-            by_position=[accepted_there / drafts for accepted_there in by_position],
-            source=f"GET {METRICS}: {_DRAFTS.removesuffix('_drafts_total')}_…",
-        )
 
     def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
         _check_build(installation, settings)
