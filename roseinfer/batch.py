@@ -12,7 +12,7 @@ Ints = NDArray[np.int64]
 
 #: In `Batch.tokens`: a token that the device has sampled and the host has not seen yet.
 UNKNOWN = -1
-#: Empty `Batch.changed` and `Batch.copies`.
+#: Empty `Batch.changed`, and `Batch.copies` and `Batch.settled`.
 NO_INTS: Ints = np.empty(0, dtype=np.int64)
 NO_COPIES: Ints = np.empty((2, 0), dtype=np.int64)
 
@@ -48,6 +48,11 @@ class Batch:
         block_size: tokens in a block.
         changed: `[C]`, running rows whose row of `block_table` differs from the previous batch.
         copies: `[2, K]`, blocks to copy before anything is written: sources, then targets.
+        settled: `[2, S]`, running rows that verified drafts in steps before, and their newest tokens, which
+            are others than the runner sampled last.
+        verifying: how many segments verify drafts: all of them, or none. Such a segment has the newest token
+            of a request that decodes, then tokens drafted for it. All of its rows are in `last_rows`, so its
+            request comes in `requests` as often.
     """
 
     tokens: Ints
@@ -61,6 +66,8 @@ class Batch:
     block_size: int
     changed: Ints = field(default_factory=lambda: NO_INTS)
     copies: Ints = field(default_factory=lambda: NO_COPIES)
+    settled: Ints = field(default_factory=lambda: NO_COPIES)
+    verifying: int = 0
 
     @property
     def decode_start(self) -> int:
@@ -69,7 +76,7 @@ class Batch:
 
     @property
     def prefill_requests(self) -> Ints:
-        """Running rows `[n]` whose prompt ends in this batch, in the order of `last_rows`."""
+        """Running rows `[n]` whose prompt ends in this batch, or that verify, in the order of `last_rows`."""
         return self.requests[: len(self.requests) - len(self.decode_lengths)]
 
     @property

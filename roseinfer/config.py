@@ -16,11 +16,13 @@ PrefillBackend = Literal["auto", "auto2", "sdpa", "flash-attn", "flash-attn-3", 
 
 #: CPU threads, all of which start before the first step: 100,000 took over a minute.
 MOST_THREADS = 1024
+#: Tokens drafted for a request in one step: drafts of some requests together make at most 64 rows.
+MOST_DRAFTED = 63
 #: Settings that must be at least 1.
 _AT_LEAST_ONE = (
     "max_model_len", "block_size", "kv_tokens", "max_active_requests", "max_batch_size",
     "client_batch_size", "prefill_max_batch_size", "prefill_max_tokens", "chunked_prefill_size",
-    "admission_lookahead", "threads", "tensor_parallel_size",
+    "admission_lookahead", "threads", "tensor_parallel_size", "speculate_tokens",
 )  # fmt: skip
 
 
@@ -135,6 +137,12 @@ class EngineConfig:
         "with --overlap-schedule: launch a step shortly before the one before it ends, so that it has the "
         "requests that came meanwhile; on for one GPU if not given",
     )
+    speculate: Literal["ngram"] | None = setting(
+        None,
+        "ngram: draft tokens that followed the newest ones before in a request, and verify them in one step, "
+        "where that has paid so far",
+    )
+    speculate_tokens: int = setting(7, "with --speculate: tokens drafted for a request in one step, at most")
     paged_attn: bool = setting(True, "GPU: attention reads the paged KV cache in place, else it is gathered")
     cuda_graph: bool = setting(True, "GPU: replay captured graphs instead of launching every kernel")
     fused_ops: bool = setting(True, "GPU: fused kernels")
@@ -192,6 +200,10 @@ class EngineConfig:
             raise ConfigError(
                 "--batch-invariant needs the C++ kernels, which take --kv-cache-dtype auto alone"
             )
+        if self.speculate is not None and self.tensor_parallel_size > 1:
+            raise ConfigError("--speculate needs --tensor-parallel-size 1")
+        if self.speculate_tokens > MOST_DRAFTED:
+            raise ConfigError(f"--speculate-tokens must be at most {MOST_DRAFTED}")
         if self.spin_ms is not None and not 0 <= self.spin_ms <= 60_000:
             raise ConfigError("--spin-ms must be from 0 to 60000")
         if self.gpu_memory_utilization is not None and not 0 < self.gpu_memory_utilization <= 1:

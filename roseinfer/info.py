@@ -32,6 +32,20 @@ class ModelInfo(msgspec.Struct, frozen=True):
     linear: str
 
 
+class DraftCounts(msgspec.Struct, frozen=True, array_like=True):
+    """Speculation since the start: how often tokens were drafted for a request, how many, and how often the
+    first, the second, … of them was accepted."""
+
+    drafts: int
+    tokens: int
+    accepted: tuple[int, ...]
+
+    @property
+    def accepted_tokens(self) -> int:
+        """Drafted tokens that were accepted."""
+        return sum(self.accepted)
+
+
 class EngineInfo(msgspec.Struct, frozen=True):
     """`config` has no `auto` and no None for what has a default."""
 

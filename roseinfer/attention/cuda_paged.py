@@ -32,10 +32,12 @@ from roseinfer.tensors import to_device
 
 @dataclass(frozen=True)
 class Blocks:
-    """Block tables of a captured step's prompts, as `prefill_paged` and `gather_kv` take them."""
+    """Block tables of a captured step's prompts, as `prefill_paged` and `gather_kv` take them. `in_place`:
+    keys and values are never gathered, as their queries are few."""
 
     table: Tensor
     rows: Tensor
+    in_place: bool = False
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,7 @@ class CudaPagedAttention(Attention):
         spans = prompts.spans
         if isinstance(prompts.cached, Blocks):
             blocks = prompts.cached.table, prompts.cached.rows, self.block_size
-            if self._gathered is None:
+            if self._gathered is None or prompts.cached.in_place:
                 out = q.new_empty(len(q), q[0].numel()) if out is None else out
                 prefill_paged(q, keys, values, spans.query, spans.key, *blocks, out.view(q.shape))
                 return out

@@ -41,10 +41,12 @@ class Adjustments:
     eos: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, running: Running, rows: Ints, adjusting: Ints, eos: tuple[int, ...]) -> Adjustments:
-        """The adjustments of the requests `rows[adjusting]`; `rows`: the running rows of a step."""
-        running_rows = rows[adjusting]
-        lengths = running.length[running_rows]
+    def of(
+        cls, running: Running, rows: Ints, lengths: Ints, adjusting: Ints, eos: tuple[int, ...]
+    ) -> Adjustments:
+        """The adjustments of the requests `rows[adjusting]`; `rows` and `lengths` `[R]`: the running rows of
+        a step, and how many of their tokens each of its tokens follows."""
+        running_rows, lengths = rows[adjusting], lengths[adjusting]
         requests = [running.request(row) for row in running_rows.tolist()]
         return cls(
             adjusting,

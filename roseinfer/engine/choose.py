@@ -20,6 +20,7 @@ from roseinfer.engine.runner import Runner
 from roseinfer.info import RunnerInfo
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.models.model import Model
+from roseinfer.scheduler.speculation import MOST_ROWS
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +84,7 @@ def choose_runner(
     from roseinfer.attention.prefill_backends import choose
     from roseinfer.engine.cuda import CudaRunner
     from roseinfer.engine.ranks.cuda_runner import ParallelCudaRunner
+    from roseinfer.kernels.triton.prefill import MAX_DIM
 
     prefill = choose(config.prefill_backend, model.config.head_dim, dtype, pool.device)
     gathered = _gather_buffer(pool, dtype, limits) if prefill.gathered and limits.mixed.cut else None
@@ -101,12 +103,13 @@ def choose_runner(
         capacity=capacity,
         max_blocks=-(-limits.max_model_len // config.block_size),
         max_batch=limits.max_batch_size,
-        max_prompt_tokens=max(limits.prefill_max_tokens, limits.max_model_len),
+        max_prompt_tokens=max(limits.prefill_max_tokens, limits.max_model_len, MOST_ROWS),
         pinned=config.pinned_staging,
         parts=parts,
     )
     mixed = limits.mixed if prefill.paged or not limits.mixed.cut else MixedSteps()
-    runner.capture(prompts=prefill.capturable, mixed=mixed)
+    verifies = config.speculate is not None and model.config.head_dim <= MAX_DIM
+    runner.capture(prompts=prefill.capturable, mixed=mixed, verifies=verifies)
     sizes = runner.decode_sizes
     in_parts = tuple(size for size in sizes if size in parts)
     info = RunnerInfo("triton", prefill.name, sizes, config.pinned_staging, in_parts)

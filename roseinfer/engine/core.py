@@ -19,7 +19,7 @@ from roseinfer.engine.ranks.messages import Profile, StepLimits
 from roseinfer.engine.resolve import captured_steps, resolve_policies, resolve_settings
 from roseinfer.engine.runner import Runner
 from roseinfer.engine.warmup import warm_up
-from roseinfer.info import EngineInfo, ModelInfo
+from roseinfer.info import DraftCounts, EngineInfo, ModelInfo
 from roseinfer.kvcache.blocks import BlockAllocator
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.kvcache.prefix import NoPrefixCache, PrefixCache
@@ -30,6 +30,7 @@ from roseinfer.request.params import RequestError, SamplingParams
 from roseinfer.scheduler.request import Request
 from roseinfer.scheduler.running import Running
 from roseinfer.scheduler.scheduler import Scheduler, StepResult
+from roseinfer.scheduler.speculation import Speculation
 
 
 class Engine:
@@ -57,7 +58,11 @@ class Engine:
         limits = StepLimits(max_model_len, policies.max_batch_size, policies.prefill_max_tokens, mixed)
         if self.group is not None:
             self.group.connect(model.ranks, blocks, limits)
-        self._scheduler = Scheduler(running, self._allocator, self._prefixes, policies, shape.eos_token_ids)
+        self._speculation = None if config.speculate is None else Speculation(config.speculate_tokens)
+        self._scheduler = Scheduler(
+            running, self._allocator, self._prefixes, policies, shape.eos_token_ids,
+            speculation=self._speculation,
+        )  # fmt: skip
         choice = choose_runner(config, model, pool, dtype, limits, self.group)
         resolved = resolve_settings(config, device, policies, max_model_len, blocks)
         overlap, late = bool(resolved.overlap_schedule), bool(resolved.late_launch)
@@ -109,6 +114,11 @@ class Engine:
         """Imbalance of the experts: see `skew`."""
         return skew(self._mixtures)
 
+    @property
+    def drafts(self) -> DraftCounts | None:
+        """Counts of drafted and accepted tokens since the start; None without `speculate`."""
+        return None if self._speculation is None else self._speculation.counts
+
     def watch(self, watcher: Callable[[Runner], Runner]) -> None:
         """Replace the runner by `watcher(runner)`. Call it when there is no work."""
         self._loop.runner = watcher(self._loop.runner)
@@ -157,8 +167,8 @@ class Engine:
         return self._scheduler.discard(request_id)
 
     def step(self) -> StepResult | None:
-        """Process one step, with at most one token for each running request: see Loop. None when there is no
-        work."""
+        """Process one step, with at most one token for each running request, or several with `speculate`: see
+        Loop. None when there is no work."""
         return self._loop.step()
 
     @property

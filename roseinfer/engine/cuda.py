@@ -18,6 +18,7 @@ from roseinfer.engine.graphs import (
     MAX_PROMPTS,
     PROMPT_TOKENS,
     SLOTS,
+    VERIFY_ROWS,
     Captured,
     MixedSteps,
     capture,
@@ -31,6 +32,7 @@ from roseinfer.engine.step_arrays import decode_arrays, prompt_arrays, prompt_nu
 from roseinfer.kernels.cuda.draw import draw, takes
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.models.model import Model
+from roseinfer.scheduler.speculation import MOST_ROWS
 from roseinfer.tensors import fetch, to_device
 from roseinfer.tracing.ranges import named_range
 
@@ -72,7 +74,8 @@ class CudaRunner(Runner):
         self._last = torch.zeros(capacity + 1, dtype=torch.int64, device=device)
         self._table = torch.zeros(capacity + 1, max_blocks, dtype=torch.int32, device=device)
         self._decoded = torch.zeros(max_batch, dtype=torch.int64, device=device)
-        self._first = torch.zeros(max(MAX_PROMPTS, capacity), dtype=torch.int64, device=device)
+        most_first = max(MAX_PROMPTS, capacity, MOST_ROWS)
+        self._first = torch.zeros(most_first, dtype=torch.int64, device=device)
         self._decode = torch.zeros(2 * max_batch, dtype=torch.int32, device=device)
         self._prompt = torch.zeros(
             prompt_numbers(max_prompt_tokens, capacity + MAX_PROMPTS), dtype=torch.int32, device=device
@@ -80,7 +83,7 @@ class CudaRunner(Runner):
         self._lines = Lines(*self._table.shape)
         self._decode_in = Inbox(len(self._decode) + self._lines.size, device, pinned=pinned)
         self._prompt_in = Inbox(len(self._prompt), device, pinned=pinned)
-        self._mixed = torch.zeros(max(MAX_PROMPTS, capacity) + max_batch, dtype=torch.int64, device=device)
+        self._mixed = torch.zeros(most_first + max_batch, dtype=torch.int64, device=device)
         self._decoded_out, self._first_out, self._mixed_out = (
             Outbox(len(x), device) for x in (self._decoded, self._first, self._mixed)
         )
@@ -100,11 +103,12 @@ class CudaRunner(Runner):
         self._paged = False
 
     @torch.inference_mode()
-    def capture(self, *, prompts: bool, mixed: MixedSteps) -> None:
+    def capture(self, *, prompts: bool, mixed: MixedSteps, verifies: bool = False) -> None:
         """Capture every graph, the largest first, so that smaller ones reuse its memory.
 
         `prompts`: capture prefill steps and those of `mixed` too. Attention must then need nothing from the
         host, and with `mixed.cut` it must read the KV cache; no prefill graph then exceeds `mixed.tokens`.
+        `verifies`: capture steps that verify drafts, as mixed ones without decode rows.
         """
         pool = torch.cuda.graph_pool_handle()
         most = min(mixed.tokens if mixed.cut else PROMPT_TOKENS[-1], self._max_prompt_tokens)
@@ -116,6 +120,8 @@ class CudaRunner(Runner):
         self._paged = mixed.cut
         for sizes in mixed.sizes(self._max_batch, self._max_prompt_tokens) if prompts else []:
             self.mixed_graphs[sizes] = capture(partial(self._mixed_step, *sizes, MAX_PROMPTS), pool)
+        for size in reversed(VERIFY_ROWS if verifies and self.model.mixes else ()):
+            self.mixed_graphs[size, 0] = capture(partial(self._mixed_step, size, 0, size), pool)
         for box in (self._decode_in, self._prompt_in, self._decoded_out, self._first_out, self._mixed_out):
             box.reset()
         torch.cuda.synchronize()
@@ -150,8 +156,10 @@ class CudaRunner(Runner):
         if batch.copies.shape[1]:
             self._pool.copy_blocks(*batch.copies)
         self._lines.change(batch.changed)
+        if batch.settled.shape[1]:
+            self._last.index_copy_(0, *(to_device(side, self._last.device) for side in batch.settled))
         prompts, count = len(batch.prefill_requests), len(batch.decode_lengths)
-        if self.model.mixes and batch.segments and count:
+        if self.model.mixes and batch.segments and (count or batch.verifying):
             yield from self._launch_mixed(batch)
             return
         if batch.segments:
@@ -166,11 +174,15 @@ class CudaRunner(Runner):
 
     def _launch_mixed(self, batch: Batch) -> list[_Outcome]:
         """Launch prefill and decode rows as one forward pass, from a graph where one fits."""
-        count, prompts, decodes = batch.decode_start, len(batch.segments), len(batch.decode_lengths)
-        ends = len(batch.prefill_requests)
+        count, decodes, ends = batch.decode_start, len(batch.decode_lengths), len(batch.prefill_requests)
+        prompts = max(len(batch.segments), ends)
         keys = sum(segment.context + segment.count for segment in batch.segments)
-        fits = self._attention.takes(keys) if self._paged else keys == count
-        fitting = (sizes for sizes in self.mixed_graphs if sizes[0] >= count and sizes[1] >= decodes)
+        fits = batch.verifying or (self._attention.takes(keys) if self._paged else keys == count)
+        fitting = (
+            sizes
+            for sizes in self.mixed_graphs
+            if sizes[0] >= count and (0 < decodes <= sizes[1] or decodes == sizes[1])
+        )
         sizes = min(fitting, key=sum, default=None) if fits and prompts <= MAX_PROMPTS else None
         if sizes is None:
             with named_range("roseinfer.model.forward.eager"):
@@ -180,11 +192,12 @@ class CudaRunner(Runner):
             room = prompts
         else:
             with named_range("roseinfer.model.forward.cuda_graph_replay"):
-                self._send_prompts(batch, sizes[0], MAX_PROMPTS)
+                room = MAX_PROMPTS if decodes else sizes[0]
+                self._send_prompts(batch, sizes[0], room)
                 self._send_decode(batch, sizes[1])
                 captured = self.mixed_graphs[sizes]
                 captured.graph.replay()
-            logits, room = captured.logits, MAX_PROMPTS
+            logits = captured.logits
         host_tokens = self._mixed_out.next()
         return [
             _Outcome(logits[start:], self._mixed[start : start + number], host_tokens[start:], first)
@@ -200,9 +213,10 @@ class CudaRunner(Runner):
         arrays = prompt_arrays(numbers, size, room)
         rows, lengths = decode_arrays(self._decode, decodes, self._max_batch)
         spans = Spans(arrays.queries, arrays.keys, min(size, self._longest), self._longest)
-        blocks = Blocks(self._table, arrays.requests) if self._paged else None
+        verifies = not decodes
+        blocks = Blocks(self._table, arrays.requests, verifies) if self._paged or verifies else None
         prompts = prompts or Prompts(arrays.slots, spans, blocks)
-        self._attention.use(prompts, Decodes(self._table, rows, lengths))
+        self._attention.use(prompts, None if verifies else Decodes(self._table, rows, lengths))
         hidden = self.model.forward(
             torch.cat((arrays.tokens, self._last.index_select(0, rows))),
             torch.cat((arrays.positions, (lengths - 1).clamp_(min=0))),
@@ -260,7 +274,7 @@ class CudaRunner(Runner):
 
     def _launch_prompts(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns the logits, and where the tokens will be."""
-        count, prompts = batch.decode_start, len(batch.segments)
+        count, prompts = batch.decode_start, max(len(batch.segments), len(batch.prefill_requests))
         fresh = not any(segment.context for segment in batch.segments)
         size = min((s for s in self.prompt_graphs if s >= count), default=None) if fresh else None
         if size is None or prompts > MAX_PROMPTS:

@@ -26,6 +26,9 @@ class EagerRunner(Runner):
 
     @torch.inference_mode()
     def launch(self, batch: Batch, sampling: SamplingBatch) -> Pending:
+        if batch.settled.shape[1]:
+            rows, tokens = (self._tensor(side) for side in batch.settled)
+            self._last[rows] = tokens
         requests = self._tensor(batch.requests)
         newest = self._last[requests]
         prompts, decoded = batch.tokens[: batch.decode_start], newest[len(batch.prefill_requests) :]

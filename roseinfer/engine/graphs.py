@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from roseinfer.scheduler.policies import MIXED_SIZES
+from roseinfer.scheduler.speculation import MOST_ROWS
 
 #: Prompt tokens of the prefill graphs, and the most prompts in one. Larger steps run eagerly. The cost of
 #: padding to the next size was measured on an H200 (2026-11-22, docs/notes/h200.md).
@@ -18,6 +19,8 @@ PROMPT_TOKENS = (
     4096, 6144, 8192,
 )  # fmt: skip
 MAX_PROMPTS = 64
+#: Rows of the graphs for steps that verify drafts.
+VERIFY_ROWS = (4, 8, 16, 32, MOST_ROWS)
 #: The most rows of a large model's step with a graph. Larger steps take longer to compute (some 35 ms for an
 #: 8B model) than to launch, and without a graph they need no padding. Measured on an H200, 2026-11-24.
 LARGE_ROWS = 2048

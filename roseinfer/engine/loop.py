@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,10 +22,22 @@ from roseinfer.tracing.ranges import named_range
 _AT_ONCE_S = 5e-5
 
 
+@dataclass(frozen=True)
+class _Launched:
+    """A step in flight, and which of its rows ask for logprobs. `awaited`: it was launched once the tokens of
+    the step before were known, so that it could have drafts."""
+
+    batch: Batch
+    pending: Pending
+    logprob_rows: Ints | None
+    awaited: bool
+
+
 class Loop:
     """With `overlap`, a step is launched before the host waits for the tokens of the previous one, so that
     the host prepares and processes while the device computes. With `late` too, `launch_at` says how long the
-    next call of `step` may wait meanwhile. The tokens are the same either way.
+    next call of `step` may wait meanwhile. A step after one that verifies drafts, or that is likely to have
+    drafts itself, is launched as soon as the tokens are known. The tokens are the same either way.
     """
 
     def __init__(
@@ -41,8 +53,9 @@ class Loop:
         self._scheduler, self._running, self.runner = scheduler, running, runner
         self._overlap, self._clock = overlap, clock
         self._pace = Pace() if overlap and late else None
-        self._begun = 0.0
-        self._in_flight: tuple[Batch, Pending] | None = None
+        self._begun = self._ended = 0.0
+        self._in_flight: _Launched | None = None
+        self._busy = False  # there was work left after the last step
         self._rows: Ints | None = None
         #: When to call `step`, which launches the next step, on `clock`: requests that come until then are in
         #: it. A time that has passed: now.
@@ -50,25 +63,37 @@ class Loop:
 
     def step(self) -> StepResult | None:
         """Process one step, which may have yielded no token; None when there is no work."""
-        in_flight = self._in_flight
+        in_flight, speculation = self._in_flight, self._scheduler.speculation
         if in_flight is None:
+            if speculation is not None and not self._busy:
+                self._ended = self._clock()
             in_flight = self._launch()
             self._begun = self._clock()
         if in_flight is None:
             return None
+        batch, pending = in_flight.batch, in_flight.pending
+        waits = self._overlap and (batch.verifying > 0 or self._scheduler.awaits_tokens)
         before = self._clock()
-        self._in_flight = self._launch() if self._overlap else None
+        self._in_flight = self._launch() if self._overlap and not waits else None
         launched = self._clock()
-        batch, pending = in_flight
         tokens = pending.tokens()
         if self._pace is not None:
             self._measure(self._pace, batch, before, launched)
         result, logprobs = self._scheduler.process(batch, tokens), pending.logprobs()
+        if speculation is not None:
+            ended, begun = self._clock(), self._ended
+            speculation.ended(batch, len(result.ids), ended - begun, awaited=in_flight.awaited)
+            self._ended, self._busy = ended, self._scheduler.has_work
+        if waits:
+            self._in_flight = self._launch(awaited=True)
+            self._begun = self._clock()
         if (prompts := pending.prompt_logprobs()) is not None:
             result = replace(result, prompt_logprobs=prompts)
-        if logprobs is None:
+        if logprobs is None or in_flight.logprob_rows is None:
             return result
-        return replace(result, logprobs=logprobs.where(np.isin(logprobs.ids, result.ids)))
+        if result.rows is None:
+            return replace(result, logprobs=logprobs.where(np.isin(logprobs.ids, result.ids)))
+        return replace(result, logprobs=logprobs.where(np.isin(in_flight.logprob_rows, result.rows)))
 
     def _measure(self, pace: Pace, batch: Batch, before: float, launched: float) -> None:
         """The step of `batch` has just ended; the next was launched from `before` to `launched`, and begins
@@ -78,16 +103,18 @@ class Loop:
         self._begun, self.launch_at = ended, 0.0
         if self._in_flight is not None:
             pace.launched(launched - before, late=ended - launched < _AT_ONCE_S)
-            self.launch_at = ended + pace.wait_s(self._in_flight[0])
+            self.launch_at = ended + pace.wait_s(self._in_flight.batch)
 
-    def _launch(self) -> tuple[Batch, Pending] | None:
+    def _launch(self, *, awaited: bool = False) -> _Launched | None:
         with named_range("roseinfer.scheduler.admit"):
             batch = self._scheduler.prepare()
         if batch is None:
             return None
-        pending = self.runner.launch(batch, self._sampling(batch))
+        sampling = self._sampling(batch)
+        pending = self.runner.launch(batch, sampling)
         self._scheduler.launched(batch)
-        return batch, pending
+        asking = sampling.logprob_rows
+        return _Launched(batch, pending, None if asking is None else asking.rows, awaited)
 
     def _sampling(self, batch: Batch) -> SamplingBatch:
         running, rows = self._running, batch.requests
@@ -97,11 +124,11 @@ class Loop:
             self._logprob_rows = logprob_rows(running.logprobs[rows], running.ids[rows])
             self._adjusts, least = running.adjusts[rows], running.least[rows]
             self._adjusting, self._least = np.flatnonzero(self._adjusts), least if least.any() else None
-        length, adjusting = running.length[rows], self._adjusting
+        length, adjusting = batch.positions[batch.last_rows] + 1, self._adjusting
         if self._least is not None:
             adjusting = np.flatnonzero(self._adjusts | (length < self._least))
         adjustments = None
         if len(adjusting):
-            adjustments = Adjustments.of(running, rows, adjusting, self._scheduler.eos)
+            adjustments = Adjustments.of(running, rows, length, adjusting, self._scheduler.eos)
         prompts = prompt_logprob_rows(batch, running) if batch.segments else None
         return SamplingBatch(self._params, length, self._logprob_rows, adjustments, prompts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from roseinfer.info import EngineInfo
+from roseinfer.info import DraftCounts, EngineInfo
 from roseinfer.request.logprobs import StepLogprobs
 from roseinfer.request.params import Finished, SamplingParams
 from roseinfer.tracing.spans import Span
@@ -144,6 +144,7 @@ class Load(msgspec.Struct, frozen=True, tag=True, array_like=True):
     prompt_tokens: int
     cached_tokens: int
     expert_skew: float = 0.0
+    drafts: DraftCounts | None = None
 
     @property
     def hit_rate(self) -> float:

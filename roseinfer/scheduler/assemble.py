@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from roseinfer.batch import UNKNOWN, Batch, Ints, Segment
@@ -9,10 +11,21 @@ from roseinfer.scheduler.policies import Chunk
 from roseinfer.scheduler.running import Running
 
 
-def assemble(running: Running, chunks: list[Chunk], decode: Ints, changed: Ints, copies: Ints) -> Batch:
-    """Build the batch of one step from chunks and decode rows `[D]`; `changed` and `copies` as in Batch."""
+def assemble(
+    running: Running,
+    chunks: list[Chunk],
+    decode: Ints,
+    changed: Ints,
+    copies: Ints,
+    settled: Ints,
+    *,
+    verifies: bool = False,
+) -> Batch:
+    """Build the batch of one step from chunks and decode rows `[D]`; `changed`, `copies` and `settled` as in
+    Batch. `verifies`: the chunks are drafts to verify."""
     if chunks:
-        return _mixed(running, chunks, decode, changed, copies)
+        batch = _mixed(running, chunks, decode, verifies=verifies)
+        return replace(batch, changed=changed, copies=copies, settled=settled)
     lengths = running.length[decode]
     positions = lengths - 1
     return Batch(
@@ -27,10 +40,11 @@ def assemble(running: Running, chunks: list[Chunk], decode: Ints, changed: Ints,
         block_size=running.block_size,
         changed=changed,
         copies=copies,
+        settled=settled,
     )
 
 
-def _mixed(running: Running, chunks: list[Chunk], decode: Ints, changed: Ints, copies: Ints) -> Batch:
+def _mixed(running: Running, chunks: list[Chunk], decode: Ints, *, verifies: bool) -> Batch:
     counts = np.array([chunk.count for chunk in chunks])
     ends = counts.cumsum()
     decode_start = int(ends[-1])
@@ -38,7 +52,7 @@ def _mixed(running: Running, chunks: list[Chunk], decode: Ints, changed: Ints, c
         Segment(int(end) - chunk.count, chunk.count, chunk.context, _context(running, chunk), chunk.row)
         for end, chunk in zip(ends, chunks, strict=True)
     )
-    last = np.array([chunk.last for chunk in chunks])
+    sampled_rows = np.arange(decode_start) if verifies else ends[[chunk.last for chunk in chunks]] - 1
     rows = np.concatenate([np.repeat([chunk.row for chunk in chunks], counts), decode])
     lengths = running.length[decode]
     positions = np.concatenate(
@@ -50,12 +64,11 @@ def _mixed(running: Running, chunks: list[Chunk], decode: Ints, changed: Ints, c
         cache_slots=_slots(running, rows, positions),
         segments=segments,
         decode_lengths=lengths,
-        last_rows=np.concatenate([ends[last] - 1, np.arange(decode_start, len(rows))]),
-        requests=np.concatenate([rows[ends[last] - 1], decode]),
+        last_rows=np.concatenate([sampled_rows, np.arange(decode_start, len(rows))]),
+        requests=np.concatenate([rows[sampled_rows], decode]),
         block_table=running.block_table,
         block_size=running.block_size,
-        changed=changed,
-        copies=copies,
+        verifying=len(chunks) if verifies else 0,
     )
 
 

@@ -19,7 +19,7 @@ class Request:
     `client`: who asks: see Waiting. `choice`: which one of the same prompt: see SamplingParams.choice.
     `salt`: of `hashes`. `passed`: how many later requests were admitted while this one was the first in the
     queue. `scored`: prompt tokens after the first whose logprobs, if asked for, are computed by launched
-    steps.
+    steps. `depth`: how many tokens are drafted for it next; None: see Speculation.
     """
 
     id: int
@@ -36,6 +36,7 @@ class Request:
     hashes: list[bytes] = field(default_factory=list)
     cached_tokens: int = 0
     scored: int = 0
+    depth: int | None = None
 
     @property
     def needs_scores(self) -> bool:

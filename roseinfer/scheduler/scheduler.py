@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,6 +19,7 @@ from roseinfer.scheduler.assemble import assemble
 from roseinfer.scheduler.policies import Chunk, ChunkedPrompts, Chunking, Policies, StepParts, WholePrompts
 from roseinfer.scheduler.request import Request
 from roseinfer.scheduler.running import Running
+from roseinfer.scheduler.speculation import Speculation
 from roseinfer.scheduler.waiting import Waiting
 
 #: Rows that decode on a CPU in the time of one prompt's first token, if the rest is in the prefix cache.
@@ -27,12 +28,13 @@ _ROWS_OF_A_PROMPT = 8
 
 @dataclass(frozen=True)
 class StepResult:
-    """The tokens of a step: request ids and tokens `[R]`.
+    """The tokens of a step: request ids and tokens `[n]`.
 
     `finished`: the requests that ended. `logprobs`: of the requests that asked for them. `begun`: requests
     with stop strings that got their first token. They have not ended, but the front end may end them at any
     token, with the times that these entries have so far. `prompt_logprobs`: of prompts computed in this step
-    that asked for them."""
+    that asked for them. `rows` `[n]`: where drafts were verified, of each token its place in the batch's
+    `requests`; a request's tokens then follow each other."""
 
     ids: Ints
     tokens: Ints
@@ -40,6 +42,28 @@ class StepResult:
     logprobs: StepLogprobs | None = None
     begun: tuple[Finished, ...] = ()
     prompt_logprobs: StepLogprobs | None = None
+    rows: Ints | None = None
+
+    def rounds(self) -> Iterator[StepResult]:
+        """The first token of every request, then the second ones, and so on."""
+        if self.rows is None:
+            yield self
+            return
+        numbers, rounds = _numbers(self.ids), dict(zip(self.ids.tolist(), _numbers(self.ids), strict=True))
+        for number in range(max(rounds.values(), default=-1) + 1):
+            now, logprobs = numbers == number, self.logprobs
+            yield StepResult(
+                self.ids[now],
+                self.tokens[now],
+                tuple(end for end in self.finished if rounds[end.id] == number),
+                None if logprobs is None else logprobs.where(_numbers(logprobs.ids) == number),
+            )
+
+
+def _numbers(ids: Ints) -> Ints:
+    """Number equal neighbours from 0 on."""
+    starts = np.flatnonzero(np.diff(ids, prepend=-1 - ids[:1]))
+    return np.arange(len(ids)) - np.repeat(starts, np.diff(starts, append=len(ids)))
 
 
 class _MustWaitError(Exception):
@@ -67,6 +91,7 @@ class Scheduler:
         policies: Policies,
         eos: tuple[int, ...],
         clock: Callable[[], float] = time.monotonic,
+        speculation: Speculation | None = None,
     ) -> None:
         self._waiting = Waiting()
         self._running = running
@@ -75,6 +100,8 @@ class Scheduler:
         self._policies = policies
         self.eos = eos
         self._clock = clock
+        self.speculation = speculation
+        self._settled: dict[int, int] = {}  # newest tokens of rows that the runner does not have
         self._launched = self._processed = 0  # steps
         self._leaving: deque[tuple[int, int]] = deque()  # (step that frees it, row)
         self._changed: list[Ints] = []  # of the batch being prepared
@@ -124,15 +151,50 @@ class Scheduler:
             return None
         if chunks:
             self._changed.append(np.array([chunk.row for chunk in chunks]))
-        changed = np.concatenate(self._changed) if self._changed else NO_INTS
         copies = np.concatenate(self._copies, axis=1) if chunks else NO_COPIES
-        return assemble(running, chunks, decode, changed, copies)
+        drafts = [] if chunks else self._drafts(decode)
+        changed = np.concatenate(self._changed) if self._changed else NO_INTS
+        if drafts:
+            return assemble(running, drafts, NO_INTS, changed, copies, NO_COPIES, verifies=True)
+        settled = NO_COPIES
+        if self._settled:
+            settled = np.array([[*self._settled], [*self._settled.values()]])
+            self._settled.clear()
+        return assemble(running, chunks, decode, changed, copies, settled)
+
+    @property
+    def awaits_tokens(self) -> bool:
+        """True if the next step had better be prepared when the launched one has been processed: tokens are
+        likely to be drafted then."""
+        running = self._running
+        if self.speculation is None or running.prefilling or (len(self._waiting) and not running.full):
+            return False
+        return self.speculation.is_likely(running, running.decoding[: self._policies.max_batch_size])
+
+    def _drafts(self, rows: Ints) -> list[Chunk]:
+        """The newest token of each of `rows` `[D]`, and those drafted after it, for which there are blocks;
+        empty where none are drafted."""
+        running, chunks = self._running, list[Chunk]()
+        if self.speculation is None or self._launched > self._processed:
+            return chunks
+        for row, draft in zip(rows.tolist(), self.speculation.draft(running, rows), strict=False):
+            length, blocks = int(running.length[row]), int(running.blocks[row])
+            more = -(-(length + len(draft)) // running.block_size) - blocks
+            if 0 < more <= self._allocator.num_free - len(rows):
+                running.block_table[row, blocks : blocks + more] = self._allocator.allocate(more)
+                running.blocks[row] += more
+                self._changed.append(np.array([row]))
+            draft = draft[: running.blocks[row] * running.block_size - length]
+            running.tokens[row, length : length + len(draft)] = draft
+            chunks.append(Chunk(row, length - 1, 1 + len(draft), last=True))
+        return chunks if any(chunk.count > 1 for chunk in chunks) else []
 
     def launched(self, batch: Batch) -> None:
-        """Record that the batch was launched: each of its requests has one more token, still UNKNOWN."""
+        """Record that the batch was launched: each of its requests has one more token, still UNKNOWN. One
+        that verifies may have more, which `process` finds."""
         self._launched += 1
         running, rows = self._running, batch.requests
-        for segment in batch.segments:
+        for segment in batch.segments if not batch.verifying else ():
             running.computed[segment.request] = segment.context + segment.count
             self._share_prefix(segment.request)
         length = running.length[rows]
@@ -140,6 +202,8 @@ class Scheduler:
         length += 1
         running.length[rows] = length
         prefilled, decoded = batch.prefill_requests, batch.decode_requests
+        if batch.verifying:
+            prefilled, decoded = NO_INTS, np.array([segment.request for segment in batch.segments])
         if len(prefilled):
             completed = set(prefilled.tolist())
             running.prefilling = [row for row in running.prefilling if row not in completed]
@@ -149,29 +213,32 @@ class Scheduler:
             running.decoding = turns[running.length[turns] < running.last_stop[turns]]
 
     def process(self, batch: Batch, tokens: Ints) -> StepResult:
-        """Take the step's sampled tokens `[R]`, and end the requests that are done."""
+        """Take the step's sampled tokens `[R]`, and end the requests that are done. Of those that verify, the
+        tokens count up to the first that is not the drafted one, or is the last of the answer."""
         self._processed += 1
         now = self._clock()
         running, rows = self._running, batch.requests
         begun: list[Finished] = []
-        for row in batch.prefill_requests.tolist():
+        for row in batch.prefill_requests.tolist() if not batch.verifying else ():
             request = running.request(row)
             if not request.first_token:
                 request.first_token = now
                 if request.params.stops:
                     begun.append(self._finished(row, FinishReason.STOP, now))
-        length = batch.positions[batch.last_rows] + 1
-        if self._leaving:  # drop the tokens of requests that left after the launch
-            alive = running.alive[rows]
-            rows, tokens, length = rows[alive], tokens[alive], length[alive]
-        running.tokens[rows, length] = tokens
-        length += 1
-        ids = running.ids[rows]
+        length = batch.positions[batch.last_rows] + 2  # with the sampled token
         stopped = self._is_eos(tokens)
         if stopped.any():
             stopped &= length >= running.first_stop[rows]
         if running.stop_tokens:
             stopped |= self._at_stop_tokens(rows, tokens, length)
+        kept = self._accept(batch, tokens, stopped) if batch.verifying else None
+        if self._leaving:  # drop the tokens of requests that left after the launch
+            kept = np.arange(len(rows)) if kept is None else kept
+            kept = kept[running.alive[rows[kept]]]
+        if kept is not None:
+            rows, tokens, length, stopped = rows[kept], tokens[kept], length[kept], stopped[kept]
+        running.tokens[rows, length - 1] = tokens
+        ids = running.ids[rows]
         ended = stopped | (length >= running.last_stop[rows])
         finished: tuple[Finished, ...] = ()
         if ended.any():
@@ -181,7 +248,23 @@ class Scheduler:
             )
             self._leave(rows[ended])
         self._vacate()
-        return StepResult(ids, tokens, finished, begun=tuple(begun))
+        return StepResult(ids, tokens, finished, begun=tuple(begun), rows=kept if batch.verifying else None)
+
+    def _accept(self, batch: Batch, tokens: Ints, stopped: NDArray[np.bool_]) -> Ints:
+        """Return which of the sampled tokens `[R]` count where drafts are verified. `stopped` `[R]`: those
+        that end their answer."""
+        assert self.speculation is not None
+        running, kept = self._running, list[Ints]()
+        for segment in batch.segments:
+            row, start = segment.request, segment.start
+            drafted = slice(start, start + segment.count - 1)
+            agree = (tokens[drafted] == batch.tokens[start + 1 : start + segment.count]) & ~stopped[drafted]
+            accepted = int(np.append(agree, False).argmin())
+            self.speculation.verified(running.request(row), len(agree), accepted)
+            running.length[row] += accepted
+            self._settled[row] = int(tokens[start + accepted])
+            kept.append(np.arange(start, start + accepted + 1))
+        return np.concatenate(kept)
 
     def _is_eos(self, tokens: Ints) -> NDArray[np.bool_]:
         is_eos = np.zeros(len(tokens), dtype=np.bool_)

@@ -25,11 +25,11 @@ class ParallelCudaRunner(CudaRunner):
         self._group = group
         group.watch_waits()
 
-    def capture(self, *, prompts: bool, mixed: MixedSteps) -> None:
+    def capture(self, *, prompts: bool, mixed: MixedSteps, verifies: bool = False) -> None:
         """Capture graphs with the other ranks. Raises RankError when another rank has ended or does not
         capture in time."""
         with self._group.waited_for(_CAPTURE_S):
-            super().capture(prompts=prompts, mixed=mixed)
+            super().capture(prompts=prompts, mixed=mixed, verifies=verifies)
 
     def launch(self, batch: Batch, sampling: SamplingBatch) -> Pending:
         """Start a step on all ranks. Raises RankError when another rank has ended or does not respond."""

@@ -35,6 +35,13 @@ _GAUGES = {
     "engine_silent": ("counters.silent", "1 while the engine has work and gives no sign of life."),
     "inflight": ("counters.inflight", "Answers in flight in the front ends."),
 }
+_SPECULATION = "vllm:spec_decode"
+#: Counters of speculation: the attribute of DraftCounts that has the value, and the help text.
+_DRAFTS = {
+    "num_drafts": ("drafts", "How often tokens were drafted for a request."),
+    "num_draft_tokens": ("tokens", "Tokens that were drafted."),
+    "num_accepted_tokens": ("accepted_tokens", "Drafted tokens that were accepted."),
+}
 _PREEMPTIONS = "Requests that lost their blocks and were computed again."
 _CACHE = "The KV cache, of each replica: its dtype, its blocks, and tokens in a block."
 
@@ -78,6 +85,7 @@ class _Metrics(Collector):
                 value = replica.load.preemptions if in_engine else replica.counters.count(name)
                 counter.add_metric(replica.labels, value)
             yield counter
+        yield from self._drafts()
         for name, about in HISTOGRAMS.items():
             replicas = [self._all] if name in OF_FRONT_ENDS else self._replicas
             labels = [] if name in OF_FRONT_ENDS else self._label
@@ -88,3 +96,20 @@ class _Metrics(Collector):
                 buckets = list(zip(bounds, accumulate(samples), strict=True))
                 histogram.add_metric(replica.labels, buckets, total)
             yield histogram
+
+    def _drafts(self) -> Iterator[Metric]:
+        """Speculation, in vLLM's names, which dashboards and benchmarks know; nothing without it."""
+        counts = [(replica.labels, each) for replica in self._replicas if (each := replica.load.drafts)]
+        if not counts:
+            return
+        for name, (count, about) in _DRAFTS.items():
+            counter = CounterMetricFamily(f"{_SPECULATION}_{name}", about, labels=self._label)
+            for labels, each in counts:
+                counter.add_metric(labels, getattr(each, count))
+            yield counter
+        about, labels = "Drafted tokens that were accepted, by their position.", [*self._label, "position"]
+        counter = CounterMetricFamily(f"{_SPECULATION}_num_accepted_tokens_per_pos", about, labels=labels)
+        for labels, each in counts:
+            for position, accepted in enumerate(each.accepted):
+                counter.add_metric([*labels, str(position)], accepted)
+        yield counter

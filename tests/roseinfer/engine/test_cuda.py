@@ -49,6 +49,7 @@ from roseinfer.models.model import Model
 from roseinfer.models.ranks import Ranks
 from roseinfer.models.shard import Shard
 from roseinfer.request.params import SamplingParams
+from roseinfer.scheduler.speculation import Account
 from tests.roseinfer.conftest import config_of, generate, make_gpt2, runner_of
 
 pytestmark = [
@@ -96,6 +97,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs, "WHOLE_SIZES", (2, 4))
     monkeypatch.setattr(graphs, "WHOLE_STRIDE", 12)
     monkeypatch.setattr(cuda, "MAX_PROMPTS", 3)
+    monkeypatch.setattr(cuda, "VERIFY_ROWS", (2, 3))
     monkeypatch.setattr(cuda, "decode_sizes", lambda most: (1, most))
 
     recording, launch = threading.local(), GridExecutor.__call__
@@ -132,8 +134,11 @@ def runner(model: Model, pool: KVPool, config: EngineConfig, limits: StepLimits,
     kind = CudaRunner if group is None else partial(ParallelCudaRunner, group)
     cuda_runner = kind(*parts, **settings)
     cut = config.chunked_prefill_size is not None
-    cuda_runner.capture(prompts=True, mixed=MixedSteps(12, cut) if config.mixed_steps else MixedSteps())
-    assert len(cuda_runner.mixed_graphs) == (0 if not config.mixed_steps else 4 if cut else 2)
+    mixed = MixedSteps(12, cut) if config.mixed_steps else MixedSteps()
+    verifies = config.speculate is not None
+    cuda_runner.capture(prompts=True, mixed=mixed, verifies=verifies)
+    mixed_graphs = 0 if not config.mixed_steps else 4 if cut else 2
+    assert len(cuda_runner.mixed_graphs) == mixed_graphs + 2 * (verifies and model.mixes)
     return cuda_runner
 
 
@@ -269,6 +274,20 @@ def test_prompts_and_decoding_one_after_the_other_in_a_step(engine_of, tmp_path)
     settings = {"mixed_steps": True}
     assert not fused(folder, settings).model.mixes
     assert answers(engine_of(folder, settings)) == plain_answers(folder)
+
+
+@pytest.mark.parametrize("fused_kernels", [True, False])
+def test_drafts_are_verified(engine_of, folder, tmp_path, monkeypatch, fused_kernels):
+    """Answers of few tokens, which come again: drafts are right and wrong, in graphs and without."""
+    monkeypatch.setattr(Account, "pays", lambda self, requests: True)
+    path = folder if fused_kernels else make_gpt2(tmp_path, layers=1, width=32, heads=2, vocab=203)
+    params = SamplingParams(12, ignore_eos=True, logit_bias=((5, 80), (6, 80)))
+    requests = [([5, 6, 5, 5, index], params) for index in (5, 6, 9)]
+    expected = generate(Engine(config_of(path, cpu_kernels=False, threads=1, kv_tokens=512)), requests)
+    engine = engine_of(path, {"mixed_steps": False, "speculate": "ngram", "speculate_tokens": 2})
+    assert generate(engine, requests) == expected
+    drafts = engine.drafts
+    assert 0 < drafts.accepted_tokens < drafts.tokens
 
 
 class Meeting:

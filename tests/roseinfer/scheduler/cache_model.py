@@ -30,6 +30,7 @@ from roseinfer.scheduler.policies import (
 from roseinfer.scheduler.request import Request
 from roseinfer.scheduler.running import Running
 from roseinfer.scheduler.scheduler import Scheduler
+from roseinfer.scheduler.speculation import LONGEST, MOST_ROWS, Speculation
 
 BLOCK, CONTEXT, VOCAB, EOS = 4, 64, 60, 7
 LOOKAHEAD = 3
@@ -81,6 +82,7 @@ class CacheModel(Runner):
         expected, table, _ = self._in_flight.pop(0)
         assert batch is expected, "steps are waited for in the order of their launch"
         self._cache[batch.copies[1]] = self._cache[batch.copies[0]]
+        self._last[batch.settled[0]] = batch.settled[1]
         tokens = batch.tokens.copy()
         tokens[batch.decode_start :] = self._last[batch.decode_requests]
         announced = batch.tokens[batch.decode_start :]
@@ -99,6 +101,11 @@ class CacheModel(Runner):
 
     def _check(self, batch: Batch) -> None:
         """Budgets are kept, and no place that is written is shared."""
+        assert len(np.unique(batch.cache_slots)) == len(batch.cache_slots) == len(batch.tokens)
+        if batch.verifying:
+            assert batch.verifying == len(batch.segments) <= self._policies.max_batch_size
+            assert len(batch.tokens) == len(batch.requests) <= MOST_ROWS
+            return
         policies = self._policies
         counts = [segment.count for segment in batch.segments]
         along = policies.composition if isinstance(policies.composition, TakeAlong | FillUp) else None
@@ -112,7 +119,6 @@ class CacheModel(Runner):
         assert len(batch.decode_lengths) <= policies.max_batch_size
         mixes = policies.composition is decode_first or along is not None
         assert mixes or not counts or not len(batch.decode_lengths)
-        assert len(np.unique(batch.cache_slots)) == len(batch.cache_slots) == len(batch.tokens)
         assert batch.decode_start == sum(counts)
         assert len(set(batch.requests.tolist())) == len(batch.requests) > 0 or not len(batch.decode_lengths)
         assert {segment.request for segment in batch.segments} <= set(batch.changed.tolist())
@@ -179,6 +185,7 @@ class Setup:
     policies: Policies
     prefix_cache: bool
     overlap: bool
+    speculates: bool = False
 
 
 POLICIES = st.builds(
@@ -196,7 +203,19 @@ POLICIES = st.builds(
     ),
     client_batch_size=st.none() | st.integers(1, 3),
 )
-SETUPS = st.builds(Setup, st.integers(11, 40), st.integers(1, 8), POLICIES, st.booleans(), st.booleans())
+SETUPS = st.builds(
+    Setup, st.integers(11, 40), st.integers(1, 8), POLICIES, st.booleans(), st.booleans(), st.booleans()
+)
+
+
+def guess(tokens: np.ndarray, most: int) -> tuple[np.ndarray, int]:
+    """Draft what the model answers, or a part of it, and sometimes what it does not."""
+    chance, guesses = crc32(tokens.tobytes()), tokens.tolist()
+    for _ in range(chance % (most + 1)):
+        guesses.append(next_token(np.array(guesses)))
+    if chance % 3 == 0 and len(guesses) > len(tokens):
+        guesses[-1] = (guesses[-1] + 1) % VOCAB
+    return np.array(guesses[len(tokens) :], np.int32), LONGEST
 
 
 @dataclass
@@ -218,9 +237,12 @@ def serve(setup: Setup, jobs: list[Job]) -> Outcome:
     running, allocator = Running(setup.rows, CONTEXT, BLOCK), BlockAllocator(setup.num_blocks)
     cache = (PrefixCache if setup.prefix_cache else NoPrefixCache)(allocator, BLOCK)
     ticks = iter(range(1, 1 << 40))
-    scheduler = Scheduler(running, allocator, cache, setup.policies, (EOS,), clock=lambda: float(next(ticks)))
+    scheduler = Scheduler(
+        running, allocator, cache, setup.policies, (EOS,), clock=lambda: float(next(ticks)),
+        speculation=Speculation(7, guess) if setup.speculates else None,
+    )  # fmt: skip
     model = CacheModel(setup.num_blocks, running, setup.policies)
-    loop = Loop(scheduler, running, model, overlap=setup.overlap)
+    loop = Loop(scheduler, running, model, overlap=setup.overlap, clock=lambda: 0.0)
     outcome = Outcome()
     requests = [
         Request(id, job.prompt(id), job.params(), 0.5, job.prompt(id), job.client)
@@ -239,7 +261,9 @@ def serve(setup: Setup, jobs: list[Job]) -> Outcome:
         result = loop.step()
         if result is None:
             continue
-        assert len(set(result.ids.tolist())) == len(result.ids)
+        for part in result.rounds():
+            assert len(set(part.ids.tolist())) == len(part.ids)
+        assert setup.speculates or len(set(result.ids.tolist())) == len(result.ids)
         outcome.steps.append(result.ids.tolist())
         for id, token in zip(result.ids.tolist(), result.tokens.tolist(), strict=True):
             outcome.answers.setdefault(id, []).append(token)

@@ -1,0 +1,149 @@
+"""Speculation: tokens that a request is likely to generate next are drafted, and verified in one step
+(Leviathan et al., 2023). Drafts come from the request's own tokens (prompt lookup; Saxena, 2023)."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roseinfer.batch import UNKNOWN, Batch, Ints
+from roseinfer.info import DraftCounts
+from roseinfer.scheduler.request import Request
+from roseinfer.scheduler.running import Running
+
+#: The last tokens of a request that must have come before in it, for what followed them to be drafted; and
+#: how many are compared at most.
+SHORTEST, LONGEST = 3, 8
+#: The most rows of a step that verifies drafts.
+MOST_ROWS = 64
+#: How many durations are kept of plain steps with as many requests; how many are needed to rely on them.
+RECENT, FEWEST = 16, 3
+#: Share of the time of plain steps that drafts may lose, and bounds of what they have gained, in plain steps.
+SHARE, LEAST, MOST = 0.02, -4.0, 8.0
+
+
+def lookup(tokens: NDArray[np.int32], most: int) -> tuple[NDArray[np.int32], int]:
+    """Draft the `most` tokens after `tokens` `[n]`: those that followed the last place where the newest ones
+    came before, repeated if it is nearer than that. Returns them, and how many tokens agree there, at most
+    LONGEST; no drafts if these are less than SHORTEST."""
+    ends, agreeing = np.flatnonzero(tokens[:-1] == tokens[-1]), 0
+    while len(ends):
+        place, agreeing = int(ends[-1]), agreeing + 1
+        if agreeing == LONGEST:
+            break
+        ends = ends[ends >= agreeing]
+        ends = ends[tokens[ends - agreeing] == tokens[-1 - agreeing]]
+    if agreeing < SHORTEST:
+        return tokens[:0], agreeing
+    return tokens[place + 1 + np.arange(most) % (len(tokens) - 1 - place)], agreeing
+
+
+#: Does what `lookup` does.
+Drafter = Callable[[NDArray[np.int32], int], tuple[NDArray[np.int32], int]]
+
+
+class Account:
+    """Time that drafts have gained (s), by the measured durations of steps.
+
+    A step with drafts gains what plain steps take for its tokens, less what it took. Plain steps add a SHARE
+    of their time. So drafts are tried from time to time, and what they lose where they do not pay is bounded
+    by that share.
+    """
+
+    def __init__(self) -> None:
+        self._plain: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT))
+        self._gained = 0.0
+
+    def pays(self, requests: int) -> bool:
+        """Return whether a step of so many requests may have drafts."""
+        return self._gained >= 0 and self._plain_s(requests) is not None
+
+    def plain(self, requests: int, seconds: float) -> None:
+        """Count a step without drafts, launched as early as without speculation."""
+        self._plain[requests].append(seconds)
+        self._add(SHARE * seconds, seconds)
+
+    def drafted(self, requests: int, tokens: int, seconds: float) -> None:
+        """Count a step that yielded `tokens`, and had drafts or was launched later because it might have."""
+        if (plain_s := self._plain_s(requests)) is not None:
+            self._add(tokens / requests * plain_s - seconds, plain_s)
+
+    def _add(self, gain: float, plain_s: float) -> None:
+        self._gained = min(max(self._gained + gain, LEAST * plain_s), MOST * plain_s)
+
+    def _plain_s(self, requests: int) -> float | None:
+        """Duration of a plain step of so many requests, or of the most fewer ones that are known; None:
+        unknown."""
+        fewer = [each for each, took in self._plain.items() if each <= requests and len(took) >= FEWEST]
+        return median(self._plain[max(fewer)]) if fewer else None
+
+
+class Speculation:
+    """Drafts at most `most` tokens for a request in a step, where that pays (see Account).
+
+    A request drafts twice as many as before, and one, once all of them were accepted, and about half as many
+    where they were not; none at last, but after a repetition of LONGEST tokens.
+    """
+
+    def __init__(self, most: int, drafts: Drafter = lookup) -> None:
+        self._most, self._drafts_of, self._account = most, drafts, Account()
+        self._drafts = self._drafted = 0
+        self._accepted = np.zeros(most, dtype=np.int64)
+
+    @property
+    def counts(self) -> DraftCounts:
+        """Counts of drafted and accepted tokens since the start."""
+        return DraftCounts(self._drafts, self._drafted, tuple(self._accepted.tolist()))
+
+    def draft(self, running: Running, rows: Ints) -> list[NDArray[np.int32]]:
+        """Tokens drafted for each of `rows` `[D]`; empty if none is for any, or if it does not pay."""
+        count = len(rows)
+        room = MOST_ROWS // count - 1 if count else 0
+        if room < 1 or not self._account.pays(count):
+            return []
+        drafts = [self._of(running, row, room) for row in rows.tolist()]
+        return drafts if any(len(draft) for draft in drafts) else []
+
+    def is_likely(self, running: Running, rows: Ints) -> bool:
+        """Return whether `draft` is likely to return any once tokens that are UNKNOWN are known."""
+        count = len(rows)
+        if not 0 < count <= MOST_ROWS // 2 or not self._account.pays(count):
+            return False
+        return any(len(self._of(running, row, 1)) for row in rows.tolist())
+
+    def _of(self, running: Running, row: int, room: int) -> NDArray[np.int32]:
+        depth, length = self._depth(running.request(row)), int(running.length[row])
+        tokens = running.tokens[row, : length - int(running.tokens[row, length - 1] == UNKNOWN)]
+        most = min(depth or 1, room, int(running.last_stop[row]) - length - 1)
+        if most < 1:
+            return tokens[:0]
+        drafts, agreeing = self._drafts_of(tokens, most)
+        return drafts if depth or agreeing == LONGEST else drafts[:0]
+
+    def _depth(self, request: Request) -> int:
+        return (self._most + 1) // 2 if request.depth is None else request.depth
+
+    def verified(self, request: Request, drafted: int, accepted: int) -> None:
+        """Count the tokens `drafted` for `request`, the first `accepted` of which were accepted."""
+        if not drafted:
+            return
+        self._drafts += 1
+        self._drafted += drafted
+        self._accepted[:accepted] += 1
+        depth = self._depth(request)
+        more, fewer = max(depth, 2 * drafted + 1), max(accepted, depth // 2)
+        request.depth = min(self._most, more if accepted == drafted else fewer)
+
+    def ended(self, batch: Batch, tokens: int, seconds: float, *, awaited: bool) -> None:
+        """A step has yielded `tokens` in `seconds`. `awaited`: it was launched late, so that it could have
+        drafts."""
+        if batch.verifying:
+            self._account.drafted(batch.verifying, tokens, seconds)
+        elif not batch.segments and awaited:
+            self._account.drafted(len(batch.requests), tokens, seconds)
+        elif not batch.segments:
+            self._account.plain(len(batch.requests), seconds)

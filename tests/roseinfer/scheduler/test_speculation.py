@@ -1,0 +1,138 @@
+"""Drafts of a request's own tokens, and when they pay."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roseinfer.request.params import SamplingParams
+from roseinfer.scheduler.request import Request
+from roseinfer.scheduler.running import Running
+from roseinfer.scheduler.speculation import (
+    FEWEST,
+    LEAST,
+    LONGEST,
+    MOST,
+    MOST_ROWS,
+    SHARE,
+    SHORTEST,
+    Account,
+    Speculation,
+    lookup,
+)
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.integers(1, 20))
+def test_what_followed_the_longest_repetition_comes_next(tokens, most):
+    drafts, agreeing = lookup(np.array(tokens, np.int32), most)
+    ends = range(len(tokens) - 1)
+    agree = [
+        next(
+            (n for n in range(LONGEST) if n > end or tokens[end - n] != tokens[-1 - n]),
+            LONGEST,
+        )
+        for end in ends
+    ]
+    assert agreeing == max(agree, default=0)
+    if agreeing < SHORTEST:
+        assert not len(drafts)
+        return
+    place = max(end for end in ends if agree[end] == agreeing)
+    expected = list(tokens)
+    for _ in range(most):
+        expected.append(expected[len(expected) - len(tokens) + place + 1])
+    assert drafts.tolist() == expected[len(tokens) :]
+
+
+def rows_of(prompts: list[list[int]], max_tokens: int = 50) -> Running:
+    """Requests that have their first token."""
+    running = Running(len(prompts), 200, 16)
+    for id, prompt in enumerate(prompts):
+        ids = np.array(prompt, np.int32)
+        running.add(Request(id, ids[:-1], SamplingParams(max_tokens), 0.0, ids), np.zeros(0, np.int64), 0)
+    return running
+
+
+def paying(most: int = 7) -> Speculation:
+    speculation = Speculation(most)
+    for _ in range(FEWEST):
+        speculation._account.plain(1, 1.0)
+    return speculation
+
+
+CYCLE = [1, 2, 3, 4] * 3
+
+
+def test_a_request_drafts_more_while_its_drafts_are_accepted():
+    running, speculation = rows_of([CYCLE]), paying()
+    request, sizes = running.request(0), []
+    for accepted in (9, 9, 3, 0, 0, 0):
+        (draft,) = speculation.draft(running, np.array([0]))
+        sizes.append(len(draft))
+        speculation.verified(request, len(draft), min(accepted, len(draft)))
+    assert sizes == [4, 7, 7, 3, 1, 1]
+    assert speculation.counts.drafts == 6 and speculation.counts.tokens == sum(sizes)
+    assert speculation.counts.accepted == (3, 3, 3, 2, 1, 1, 1)
+    running.length[0] = SHORTEST + 4  # a shorter repetition than one that is tried all the same
+    assert not speculation.draft(running, np.array([0]))
+
+
+def test_drafts_end_where_the_answer_must():
+    for left, drafted in ((1, 0), (2, 1), (3, 2)):
+        running = rows_of([CYCLE], max_tokens=1 + left)
+        drafts = paying().draft(running, np.array([0]))
+        assert sum(map(len, drafts)) == drafted
+
+
+@pytest.mark.parametrize(("requests", "drafted"), [(1, 7), (8, 7), (16, 3), (32, 1), (33, 0)])
+def test_a_step_has_few_rows(requests, drafted):
+    running, speculation = rows_of([CYCLE] * requests), paying()
+    for row in range(requests):
+        running.request(row).depth = 7
+    drafts = speculation.draft(running, np.arange(requests))
+    assert [len(draft) for draft in drafts] == [drafted] * (requests if drafted else 0)
+    assert sum(1 + len(draft) for draft in drafts) <= MOST_ROWS
+    assert speculation.is_likely(running, np.arange(requests)) == (drafted > 0)
+
+
+def test_nothing_is_drafted_before_plain_steps_are_known():
+    account = Account()
+    account.plain(4, 1.0)
+    account.plain(4, 1.0)
+    assert not account.pays(4)
+    account.plain(4, 1.0)
+    assert account.pays(4) and account.pays(5) and not account.pays(3)
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.floats(1, 3)), min_size=10, max_size=400),
+)
+def test_drafts_lose_little_where_they_do_not_pay(steps):
+    """Steps with drafts yield no more tokens than others, and take longer."""
+    account, plain, drafted, lost = Account(), 0.0, 0, 0.0
+    for may_draft, seconds in steps:
+        if may_draft and account.pays(2):
+            account.drafted(2, 2, seconds)
+            lost, drafted = lost + seconds - 1, drafted + 1
+        else:
+            account.plain(2, 1.0)
+            plain += 1
+    assert lost <= SHARE * plain + 2.0
+    assert drafted <= plain / FEWEST + len([s for _, s in steps if s == 1])
+
+
+def test_what_was_gained_or_lost_is_soon_forgotten():
+    account = Account()
+    for _ in range(FEWEST):
+        account.plain(1, 1.0)
+    account.drafted(1, 1000, 1.0)
+    for _ in range(int(MOST) + 1):
+        assert account.pays(1)
+        account.drafted(1, 1, 2.0)
+    assert not account.pays(1)
+    account.drafted(1, 1, 1000.0)
+    for _ in range(round(-LEAST / SHARE)):
+        account.plain(1, 1.0)
+    assert account.pays(1)
