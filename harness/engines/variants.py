@@ -72,6 +72,9 @@ class BundleRecipe(Strict):
     architecture: int | None = Field(
         None, description="the CUDA architecture whose code libraries keep, e.g. 90; null: all"
     )
+    relink: dict[str, str] = Field(
+        default_factory=dict, description="names of libraries that its own load, and what they load instead"
+    )
     links: dict[str, str] = Field(
         default_factory=dict, description="places in it, and the host's package files that they lead to"
     )

@@ -39,7 +39,7 @@ from harness.engines.process.guard import Order
 from harness.engines.process.tree import Guarded, tail
 from harness.engines.variants import Build, BundleRecipe, Recipe, load_file
 from harness.environments import unpack
-from harness.environments.slim import slim
+from harness.environments.slim import relink, slim
 from harness.errors import EngineError, UsageError
 from harness.files import locked, write_whole
 from harness.schema.setting_types import EngineName
@@ -237,7 +237,7 @@ def make_bundle(
 
 def _reduce(site: Path, recipe: BundleRecipe, log: Path) -> None:
     """Remove the files that the recipe names, compiled Python and static libraries; from libraries, where it
-    names an architecture, code for other GPUs and symbols for debuggers."""
+    names an architecture, code for other GPUs and symbols for debuggers. These then load what `relink` says."""
     for pattern in [*recipe.drop, "**/__pycache__", "**/*.a"]:
         for path in list(site.glob(pattern)):
             (shutil.rmtree if path.is_dir() else Path.unlink)(path)
@@ -246,6 +246,8 @@ def _reduce(site: Path, recipe: BundleRecipe, log: Path) -> None:
     for library in site.rglob("*.so*"):
         if library.is_symlink() or library.stat().st_size < STRIPPED_FROM:
             continue
+        for old, new in recipe.relink.items():
+            relink(library, old, new)
         if not slim(library, recipe.architecture):
             run(f"stripping {library.name}", ["strip", "--strip-debug", str(library)], log)
 

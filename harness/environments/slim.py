@@ -20,6 +20,10 @@ _HEADER = struct.Struct("<4sHHQ")
 _ENTRY = struct.Struct("<HHIQ12xI")
 PTX, ELF = 1, 2
 _KINDS = {PTX, ELF, 8, 0x10, 0x20, 0x40}
+#: Kind, offset, size and link to another section of a header in a table of sections; which kind has the
+#: versions of symbols that a library needs.
+_SECTION = struct.Struct("<4xI16xQQI20x")
+_NEEDED_VERSIONS = 0x6FFFFFFE
 
 
 class Code(NamedTuple):
@@ -74,3 +78,33 @@ def slim(library: Path, architecture: int) -> int:
                 content[code.start : code.start + code.size] = bytes(code.size)
                 zeroed += code.size
     return zeroed
+
+
+def relink(library: Path, old: str, new: str) -> int:
+    """Let a library load `new` where it loads `old`, in place: a name of the same length, which is that of
+    the versions of symbols too, as in CUDA's libraries. Returns the number of versions renamed."""
+    renamed = 0
+    names = [b"\0" + name.encode() + b"\0" for name in (old, new)]
+    hashes = [struct.pack("<I", _name_hash(name)) for name in (old, new)]
+    with library.open("r+b") as file, mmap.mmap(file.fileno(), 0) as content:
+        (table,) = struct.unpack_from("<Q", content, 40)
+        size, count = struct.unpack_from("<HH", content, 58)
+        sections = [_SECTION.unpack_from(content, table + i * size) for i in range(count)]
+        for _, start, length, link in (s for s in sections if s[0] == _NEEDED_VERSIONS):
+            _, texts, texts_length, _ = sections[link]
+            text = content[texts : texts + texts_length]
+            content[texts : texts + texts_length] = text.replace(*names)
+            for place in range(start, start + length, 4):
+                if content[place : place + 4] == hashes[0]:
+                    content[place : place + 4] = hashes[1]
+                    renamed += 1
+    return renamed
+
+
+def _name_hash(name: str) -> int:
+    """The hash of a symbol's version, by the ELF standard."""
+    value = 0
+    for byte in name.encode():
+        value = (value << 4) + byte
+        value = (value ^ (value & 0xF0000000) >> 24) & 0x0FFFFFFF
+    return value

@@ -8,6 +8,36 @@ from functools import partial
 from typing import Any
 
 
+class Lmdeploy:
+    """Runs `lmdeploy.pipeline` with one of its back ends. Its public methods take text alone; token ids go
+    through the method that all of them call."""
+
+    def __init__(self, model: str, backend: str = "turbomind", **arguments: Any) -> None:
+        import lmdeploy
+
+        names = {"turbomind": "TurbomindEngineConfig", "pytorch": "PytorchEngineConfig"}
+        self._pipeline = lmdeploy.pipeline(model, getattr(lmdeploy, names[backend])(**arguments))
+        if self._pipeline.async_engine.backend != backend:
+            raise RuntimeError(f"LMDeploy does not compute with {backend}, of which its log says more")
+
+    def generate(self, prompts: list[list[int]], max_tokens: list[int], ignore_eos: bool) -> list[list[int]]:
+        from lmdeploy import GenerationConfig
+
+        requests = [
+            {
+                "session_id": self._pipeline.session(),
+                "messages": None,
+                "input_ids": prompt,
+                "gen_config": GenerationConfig(max_new_tokens=most, ignore_eos=ignore_eos),
+                "do_preprocess": False,
+                "stream_response": False,
+            }
+            for prompt, most in zip(prompts, max_tokens, strict=True)
+        ]
+        answers = self._pipeline._infer(iter(requests), multiplex=False)
+        return [[token for part in answer for token in part.token_ids] for answer in answers]
+
+
 class Sglang:
     """Runs `sglang.Engine`. Token ids go in and come out: no tokenizer is loaded."""
 
