@@ -237,7 +237,7 @@ def make_bundle(
 
 def _reduce(site: Path, recipe: BundleRecipe, log: Path) -> None:
     """Remove the files that the recipe names, compiled Python and static libraries; from libraries, where it
-    names an architecture, code for other GPUs and symbols for debuggers. These then load what `relink` says."""
+    names an architecture, code for other GPUs and symbols for debuggers. They then load what it says."""
     for pattern in [*recipe.drop, "**/__pycache__", "**/*.a"]:
         for path in list(site.glob(pattern)):
             (shutil.rmtree if path.is_dir() else Path.unlink)(path)

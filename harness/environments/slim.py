@@ -84,8 +84,8 @@ def relink(library: Path, old: str, new: str) -> int:
     """Let a library load `new` where it loads `old`, in place: a name of the same length, which is that of
     the versions of symbols too, as in CUDA's libraries. Returns the number of versions renamed."""
     renamed = 0
-    names = [b"\0" + name.encode() + b"\0" for name in (old, new)]
-    hashes = [struct.pack("<I", _name_hash(name)) for name in (old, new)]
+    old_text, new_text = (b"\0" + name.encode() + b"\0" for name in (old, new))
+    old_hash, new_hash = (struct.pack("<I", _name_hash(name)) for name in (old, new))
     with library.open("r+b") as file, mmap.mmap(file.fileno(), 0) as content:
         (table,) = struct.unpack_from("<Q", content, 40)
         size, count = struct.unpack_from("<HH", content, 58)
@@ -93,10 +93,10 @@ def relink(library: Path, old: str, new: str) -> int:
         for _, start, length, link in (s for s in sections if s[0] == _NEEDED_VERSIONS):
             _, texts, texts_length, _ = sections[link]
             text = content[texts : texts + texts_length]
-            content[texts : texts + texts_length] = text.replace(*names)
+            content[texts : texts + texts_length] = text.replace(old_text, new_text)
             for place in range(start, start + length, 4):
-                if content[place : place + 4] == hashes[0]:
-                    content[place : place + 4] = hashes[1]
+                if content[place : place + 4] == old_hash:
+                    content[place : place + 4] = new_hash
                     renamed += 1
     return renamed
 

@@ -112,10 +112,12 @@ class Lmdeploy(LocalEngine):
                 f"LMDeploy computes with PyTorch and not with TurboMind, because {fallback[1]}",
                 "name that back end, lmdeploy@pytorch, or leave out lmdeploy",
             )
-        facts = {"attention": EngineFact(value="turbomind", source=ARGV)} | report.from_argv(_OPTIONS)
-        facts["device"] = EngineFact(value="cuda", source=ARGV)
+        facts = report.from_argv(_OPTIONS)
+        if not facts:
+            return {}
         cached = "--enable-prefix-caching" in report.argv
-        return facts | {"prefix_cache": EngineFact(value=cached, source=ARGV)}
+        implied = {"device": "cuda", "attention": "turbomind", "prefix_cache": cached}
+        return {key: EngineFact(value=value, source=ARGV) for key, value in implied.items()} | facts
 
     def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
         arguments = {"model": str(settings.model), **options(settings), **self.api_sizes(settings)}

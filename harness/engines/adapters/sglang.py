@@ -1,4 +1,4 @@
-"""SGLang: `sglang.launch_server` and `sglang.Engine`.
+"""SGLang: `sglang serve`, in earlier versions `sglang.launch_server`, and `sglang.Engine`.
 
 A chunk has one token or several; the usage in it says how many. It reports its own times as histograms
 only."""
@@ -8,8 +8,10 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping
 from math import isfinite, prod
+from pathlib import Path
 from typing import ClassVar
 
+from packaging.version import Version
 from pydantic import JsonValue
 
 from harness.engines.adapters import apis
@@ -22,6 +24,9 @@ from harness.engines.server_pages import Route
 from harness.schema.fairness import EngineFact
 from harness.schema.results import SpeculationCount
 
+SHIM = Path(__file__).parent / "shims" / "sglang_cli.py"
+#: From this version on the other way to start its server warns.
+SERVES_SINCE = Version("0.5.23")
 #: Offline, and /health answers at once instead of generating a token each time, which takes a second.
 QUIET = {"HF_HUB_OFFLINE": "1", "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false"}
 
@@ -158,7 +163,9 @@ class Sglang(LocalEngine):
         return Launch(tuple(arguments), settings.served_name, env, stop_signal=signal.SIGTERM, grace_s=5)
 
     def program(self, installation: Installation) -> list[str]:
-        return [str(installation.python), "-m", "sglang.launch_server"]
+        if Version(installation.version) < SERVES_SINCE:
+            return [str(installation.python), "-m", "sglang.launch_server"]
+        return [str(installation.python), str(SHIM), "serve", "--model-type", "llm"]
 
     def extra_body(self, request_settings: RequestSettings) -> dict[str, object]:
         """Counts or ids of tokens in every chunk, and no penalty."""

@@ -18,6 +18,7 @@ from transformers import GenerationConfig
 
 from harness.engines import find, placement
 from harness.engines.adapters import trtllm
+from harness.engines.adapters.sglang import SHIM as SERVE
 from harness.engines.adapters.transformers import SHIM
 from harness.engines.base import EngineSettings, Installation, Launch, RequestSettings
 from harness.engines.local import LocalEngine, OfflineFactory
@@ -51,6 +52,9 @@ ENGINES: dict[str, tuple[str, list[str] | None, list[str] | None, list[str]]] = 
     ),
     "trtllm": ("tensorrt_llm", ["--tp_size", "2"], None, ["--max_batch_size", "200"]),
     "transformers": ("transformers", None, None, []),
+    "lmdeploy": (
+        "lmdeploy", ["--tp", "2"], None, ["--max-batch-size", "200", "--cache-max-entry-count", "0.5"],
+    ),
     "llamacpp": ("llama-server", ["--split-mode", "row", "--tensor-split", "1,1"], None, []),
 }  # fmt: skip
 #: By engine: how its launch or its in-process API says the number of threads.
@@ -173,6 +177,16 @@ def test_sglang_in_its_own_words(tmp_path: Path):
     assert factory.target.endswith("apis.py:Sglang")
 
 
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [("0.5.22", ["-m", "sglang.launch_server"]), ("0.5.23", [str(SERVE), "serve", "--model-type", "llm"])],
+)
+def test_sglang_is_started_as_its_version_wants(version: str, words: list[str], tmp_path: Path):
+    settings = settings_of("sglang", tmp_path)
+    made = LOCAL["sglang"].server(replace(installed(settings), version=version), settings, 8000)
+    assert list(made.argv[1 : 2 + len(words)]) == [*words, "--model-path"]
+
+
 @pytest.mark.integration
 def test_roseinfer_has_every_option_it_is_started_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.undo()
@@ -200,7 +214,7 @@ def test_sizes_in_each_engines_own_words(name: str, tmp_path: Path) -> None:
         arguments = offline(name, tmp_path, parallel=Parallel(2), **limits).arguments
         values = str([*arguments.values()])
         assert "200" in values and "0.5" in values
-        assert 2 in (arguments.get("tensor_parallel_size"), arguments.get("tp_size"))
+        assert 2 in [arguments.get(key) for key in ("tensor_parallel_size", "tp_size", "tp")]
 
 
 @pytest.mark.parametrize("name", ENGINES)

@@ -141,6 +141,13 @@ REPORTS: dict[EngineName, tuple[SelfReport, dict[str, JsonValue]]] = {
             "attention": "Flash Attention enabled",
         },
     ),
+    "lmdeploy": (
+        SelfReport("", {}, ["--dtype", "bfloat16", "--session-len", "4096", "--max-batch-size", "256"]),
+        {
+            "device": "cuda", "dtype": "bfloat16", "context": 4096, "max_batch": 256, "prefix_cache": False,
+            "attention": "turbomind",
+        },
+    ),
     "transformers": (
         SelfReport("", {}, TRANSFORMERS_ARGV),
         {"device": "cpu", "dtype": "bfloat16", "block_size": 32, "kv_tokens": 16384},

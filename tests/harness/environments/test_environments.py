@@ -25,7 +25,7 @@ from harness.engines.registry import LOCAL
 from harness.engines.variants import TORCH_CONFIG, BundleRecipe, EngineFile, Recipe, load_file
 from harness.environments import install, unpack
 from harness.environments.install import run
-from harness.environments.slim import ELF, PTX, slim
+from harness.environments.slim import ELF, PTX, relink, slim
 from harness.errors import EngineError, UsageError
 
 pytestmark = pytest.mark.integration
@@ -337,6 +337,22 @@ def test_a_library_keeps_the_code_of_one_gpu(tmp_path, entries, kept):
     assert [entry for entry, content in zip(entries, contents, strict=True) if content in left] == kept
     assert len(left) == size and left.startswith(b"before")
     assert zeroed == sum(map(len, contents)) - sum(len(f"{kind}/{number}") for kind, number in kept)
+
+
+def test_a_library_loads_another(tmp_path: Path):
+    """Of a file with a table of three sections: text, the versions that it needs, and none."""
+    text, hashes = b"\0libcublas.so.12\0libother.so.12\0", struct.pack("<2I", 0x0EF62132, 7)
+    sections = [(3, 64, len(text), 0), (0x6FFFFFFE, 64 + len(text), len(hashes), 0), (0, 0, 0, 0)]
+    table = b"".join(
+        struct.pack("<IIQQQQIIQQ", 0, kind, 0, 0, start, size, link, 0, 0, 0)
+        for kind, start, size, link in sections
+    )
+    header = struct.pack("<40xQ10xHHxx", 64 + len(text) + len(hashes), 64, len(sections))
+    library = tmp_path / "lib.so"
+    library.write_bytes(header + text + hashes + table)
+    assert relink(library, "libcublas.so.12", "libcublas.so.13") == 1
+    expected = text.replace(b"cublas.so.12", b"cublas.so.13") + struct.pack("<2I", 0x0EF62133, 7)
+    assert library.read_bytes() == header + expected + table
 
 
 def test_bundles_that_are_known():

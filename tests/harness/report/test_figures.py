@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+from harness.engines.registry import LOCAL
 from harness.metrics.samples import split
 from harness.report.charts.by_load import by_load, load_axis
 from harness.report.charts.chart import Axis, Chart, Limit, Series
@@ -272,8 +273,7 @@ def test_the_four_engines_differ_to_colour_blind_eyes(sight):
 
 
 def test_contrast_on_white_and_on_dark_paper():
-    names = ("roseinfer", "vllm", "sglang", "trtllm", "transformers", "llamacpp", "openai", "other")
-    styles = looks((name, f"{name} {i}") for name in names for i in range(2))
+    styles = looks((name, f"{name} {i}") for name in (*LOCAL, "openai", "other") for i in range(2))
     for look in styles.values():
         assert contrast(look.color, "#ffffff") >= 3
         assert contrast(on_dark(look.color), "#181b1f") >= 2.99
