@@ -1,7 +1,8 @@
 """Prompts and conversations, read from ShareGPT's JSON or from JSON lines.
 
 An entry is `{"prompt", "completion"?}`, `{"messages": [{"role", "content", "think_s"?}]}` as OpenAI's API has
-it, its content a text or a list of parts, or `{"conversations": [{"from", "value"}]}` as ShareGPT has it.
+it, its content a text or a list of parts, `{"conversations": [{"from", "value"}]}` as ShareGPT has it, or
+`{"turns": [text, …]}`, the questions of one person, as MT-Bench has it. Each may have a `category`.
 With `tools`, or messages of tools, `messages` are a job (`jobs.py`), each sent as it is. Other keys are
 ignored. An entry with none of these is an error, and so is a message of another role. One with anything but
 text, such as an image, is left out, and so is a conversation of ShareGPT's with an unknown speaker.
@@ -25,7 +26,7 @@ from harness.datasets import jobs
 from harness.datasets.jobs import AGENTPERF_SHA256, AGENTPERF_WHEEL, Call, Job, Json, RecordedMessage
 from harness.errors import UsageError
 
-_HINT = "give JSON lines of prompt, messages or conversations, or ShareGPT's JSON (docs/workloads.md)"
+_HINT = "give JSON lines of prompt, messages, conversations or turns, or ShareGPT's JSON (docs/workloads.md)"
 _JOB_ROLES = ("system", "developer", "user", "assistant", "tool")
 _SPEAKERS = {
     **dict.fromkeys(("system", "developer"), "system"),
@@ -50,6 +51,7 @@ class Conversation:
 
     turns: tuple[Turn, ...]
     system: str | None = None
+    category: str | None = None
 
     @property
     def size(self) -> int:
@@ -97,12 +99,14 @@ class _Entry(msgspec.Struct):
     completion: str | None = None
     messages: list[_Message] | None = None
     conversations: list[_Message] | None = None
+    turns: list[str] | None = None
+    category: Any = None
     tools: Any = None
 
     def check(self, place: str) -> None:
         """Raise UsageError, with the place of the line, for an entry that cannot be sent as it is meant."""
-        if self.prompt is None and self.messages is None and self.conversations is None:
-            raise UsageError(f"{place} has no prompt, messages or conversations", _HINT)
+        if all(it is None for it in (self.prompt, self.messages, self.conversations, self.turns)):
+            raise UsageError(f"{place} has no prompt, messages, conversations or turns", _HINT)
         if self.has_tools:
             self._check_tools(place)
             return
@@ -210,8 +214,11 @@ def _conversation(entry: _Entry) -> Conversation | Job | None:
             return None
         job = jobs.chain(entry.messages or (), entry.tools or ())
         return job if job.calls else None
+    category = entry.category if isinstance(entry.category, str) else None
     if entry.prompt:
-        return Conversation((Turn(entry.prompt, entry.completion or None),))
+        return Conversation((Turn(entry.prompt, entry.completion or None),), category=category)
+    if entry.turns:
+        return Conversation(tuple(map(Turn, entry.turns)), category=category)
     system, turns = None, list[Turn]()
     for message in entry.messages or entry.conversations or ():
         speaker, text = message.speaks, message.text
@@ -231,7 +238,7 @@ def _conversation(entry: _Entry) -> Conversation | Job | None:
         elif turns:
             question, before, think_s = turns[-1].question, turns[-1].answer, turns[-1].think_s
             turns[-1] = Turn(question, text if before is None else f"{before}\n\n{text}", think_s)
-    return Conversation(tuple(turns), system) if turns else None
+    return Conversation(tuple(turns), system, category) if turns else None
 
 
 #: Bytes of a file: conversations take about four times as much memory.
@@ -262,6 +269,15 @@ NAMED = {
         "Apache-2.0",
         "396 prompts and conversations made from parts written by hand: varied in kind and length, "
         "not recorded from users",
+    ),
+    "mt-bench": Named(
+        "mt_bench.jsonl",
+        read_jsonl,
+        "119565adbab82227089cefdb44c8d7e2cf04dc0a0ec233634c82e7d4e2a944f7",
+        "github.com/lm-sys/FastChat, MT-Bench",
+        "Apache-2.0",
+        "80 conversations of two questions in eight categories, without answers",
+        "`bench traces fetch mt-bench` downloads it from GitHub",
     ),
     "sharegpt": Named(
         "ShareGPT_V3_unfiltered_cleaned_split.json",
@@ -334,7 +350,11 @@ def load_dataset(text: str) -> Dataset:
 
 def _copies(file: str) -> Iterator[Path]:
     searched = [Path(folder) for folder in os.environ.get("BENCH_DATASETS", "").split(os.pathsep) if folder]
-    for folder in (*searched, paths.CACHE / "datasets", paths.DATA / "datasets"):
+    for folder in (
+        *searched,
+        *(paths.CACHE / kind for kind in ("datasets", "traces")),
+        paths.DATA / "datasets",
+    ):
         if (folder / file).is_file():
             yield folder / file
 

@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
@@ -61,6 +61,7 @@ class Job:
     """Calls of an agent and its subagents; each is after those that it needs."""
 
     calls: tuple[Call, ...]
+    category: ClassVar[None] = None
 
     @property
     def size(self) -> int:

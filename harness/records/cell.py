@@ -84,6 +84,7 @@ class Expected(NamedTuple):
     reusable_tokens: int | None = None
     exact_prompt: bool = True
     adapter: str | None = None
+    category: str | None = None
     formatted: bool = False
     session: int | None = None
     turn: int | None = None

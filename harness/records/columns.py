@@ -51,6 +51,7 @@ REQUESTS = pa.schema(
         # before it had not ended; 0 where it was in time, null for every other request.
         ("late_s", pa.float64()),
         ("adapter", pa.string()),  # asked for instead of the model; null: none
+        ("category", pa.string()),  # of its prompt, as the dataset has it; null: none
         ("formatted", pa.bool_()),  # whether the answer was to have the response format
         ("reusable_tokens", pa.int32()),  # leading prompt tokens in whole blocks that one sent before had too
         ("cached_tokens", pa.int32()),  # prompt tokens from the server's prefix cache by its usage, else null

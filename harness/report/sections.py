@@ -7,7 +7,17 @@ from collections.abc import Sequence
 from harness.metrics.rankings import best_labels
 from harness.report.answer import rankings_of
 from harness.report.decision import Decision
-from harness.report.tables import capacity, cells, comparisons, fairness, latency, ranking, rates, tuning
+from harness.report.tables import (
+    capacity,
+    cells,
+    comparisons,
+    fairness,
+    latency,
+    ranking,
+    rates,
+    saved_work,
+    tuning,
+)
 from harness.report.tables.decision import decision_tables
 from harness.report.tables.table import Table
 from harness.runs.reader import Run
@@ -62,8 +72,9 @@ def _of_loads(run: Run, decided: Decision | None) -> dict[str, Sequence[Table | 
             rates.costs_table(pooled, results.machines),
             cells.nodes_table(run.groups, results.senders, run.meta.hosts),
             cells.node_effect_table(run.groups, results.nodes),
-            cells.speculation_table(results.speculation, results.summaries),
-            cells.prefix_table(results.prefixes, run.meta.settings.shared_prefixes, run.groups),
+            saved_work.speculation_table(results.speculation, results.summaries),
+            saved_work.category_table(run.groups),
+            saved_work.prefix_table(results.prefixes, run.meta.settings.shared_prefixes, run.groups),
             cells.recovery_table(results.recoveries),
         ],
         "decision": decision_tables(decided) if decided else [],

@@ -153,6 +153,7 @@ class ServerSession:
             reusable,
             exact_prompt=counted is not None and not request.answers,
             adapter=request.adapter,
+            category=request.category,
             formatted=request.response_format is not None,
             session=request.session,
             turn=None if request.session is None else request.turn,

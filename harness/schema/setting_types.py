@@ -441,17 +441,17 @@ def _texts(value: JsonValue, name: str = "") -> Iterator[tuple[str, str]]:
             yield from _texts(each, name)
 
 
-def _check_sampling(sampling: dict[str, int | float]) -> dict[str, int | float]:
+def _check_sampling(sampling: dict[str, float]) -> dict[str, float]:
     for name in sampling:
         if name not in SAMPLING:
             raise ValueError(f"{name} is none of {', '.join(SAMPLING)}; other fields go into --body")
-    return sampling
+    return {name: int(value) if value.is_integer() else value for name, value in sampling.items()}
 
 
 #: Fields of every request, as JSON or the name of a file with it.
 Body = Annotated[dict[str, JsonValue], BeforeValidator(_read_body), AfterValidator(_check_body)]
 #: Fields of sampling: `temperature=0.7,top_p=0.95`.
-Sampling = Annotated[dict[str, int | float], _by_name("NAME=VALUE,…", _pair), AfterValidator(_check_sampling)]
+Sampling = Annotated[dict[str, float], _by_name("NAME=VALUE,…", _pair), AfterValidator(_check_sampling)]
 
 
 def draws_tokens(fields: Mapping[str, object]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -194,11 +195,10 @@ class CommonSettings(OutputGroup, ProfileGroup, RepeatGroup, PromptGroup, Engine
         if self.preset is None:
             return None
         preset = PRESETS[self.preset]
-        published = type(self).model_validate(preset.values)
         kept = [
             f"--{key.replace('_', '-')} {value}".removesuffix(" True")
             for key, value in preset.values.items()
-            if getattr(self, key) == getattr(published, key)
+            if key not in self._deviating
         ]
         return f"--preset {self.preset} sets {' '.join(kept)}, as {preset.source} has it"
 
@@ -208,16 +208,20 @@ class CommonSettings(OutputGroup, ProfileGroup, RepeatGroup, PromptGroup, Engine
         if self.preset is None:
             return None
         preset = PRESETS[self.preset]
-        published = type(self).model_validate(preset.values)
-        names = [*preset.values, *sorted(_WORK & type(self).model_fields.keys() - preset.values.keys())]
         deviations = [
-            f"--{name.replace('_', '-')} {_as_given(value)}"
-            for name in names
-            if (value := getattr(self, name)) != getattr(published, name)
+            f"--{name.replace('_', '-')} {_as_given(getattr(self, name))}" for name in self._deviating
         ]
         return PresetRecord(
             name=self.preset, version=preset.version, digest=preset.digest, deviations=deviations
         )
+
+    @cached_property
+    def _deviating(self) -> list[str]:
+        """Settings that are not as the preset has them."""
+        values = PRESETS[self.preset].values if self.preset else {}
+        published = type(self).model_validate(values)
+        names = [*values, *sorted(_WORK & type(self).model_fields.keys() - values.keys())]
+        return [name for name in names if getattr(self, name) != getattr(published, name)]
 
     def idle(self) -> dict[str, str]:
         """Fields that have no effect beside the others, each with the reason."""

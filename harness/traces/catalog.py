@@ -141,7 +141,7 @@ def load(name: str | Path, enough: Callable[[Trace], bool] | None = None) -> Tra
     if name == builtin.NAME:
         return builtin.builtin()
     if str(name) in entries() and entries()[str(name)].format == DATASET:
-        raise UsageError(f"{name} is no trace but a dataset", f"give --dataset {name} with --turns")
+        raise UsageError(f"{name} is no trace but a dataset", f"give --dataset {name}")
     trace = _read(file_of(name), enough)
     if str(name) in entries():
         return _attribute(trace, entries()[str(name)])

@@ -214,7 +214,7 @@ class DatasetContent(Content):
             places[number] = len(planned)
             request = PlannedRequest(
                 0, None, prompt, output, text=text, messages=messages,
-                tools=call.tools, think_s=call.think_s if planned else None,
+                tools=call.tools, think_s=call.think_s if planned else None, category=conversation.category,
             )  # fmt: skip
             after = tuple(places[place] for place in call.after)
             planned.append((replace(call, after=after, quoted=tuple(quoted)), request))

@@ -53,6 +53,7 @@ class PlannedRequest:
             such a turn has no time of its own.
         answers: Requests for whose answers markers stand in `text` and `messages`.
         turn: Counts from 0 within `session`.
+        category: What kind of prompt the dataset says it is.
     """
 
     index: int
@@ -69,6 +70,7 @@ class PlannedRequest:
     answers: tuple[int, ...] = ()
     session: int | None = None
     turn: int = 0
+    category: str | None = None
 
 
 def open_loop(trace: Trace, scale: float, vocab_size: int, seed: int) -> list[PlannedRequest]:

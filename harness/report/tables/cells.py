@@ -1,5 +1,5 @@
 """Tables of what happened in the cells beside latencies and rates: lengths of answers, what servers report of
-themselves, the nodes of a cluster, speculative decoding, shared prefixes, spikes, parts of the TTFT."""
+themselves, the nodes of a cluster, spikes, parts of the TTFT."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from harness.metrics.definitions import prompt_tokens
-from harness.metrics.digits import per_cent
-from harness.metrics.intervals import Estimate, Measurement, level
+from harness.metrics.intervals import Estimate, level
 from harness.metrics.node_effect import node_effects
 from harness.metrics.samples import Group, by_load
-from harness.metrics.summary import cached_slope
 from harness.report.grouping import grouped
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.numbers import DASH, decimals, signed
@@ -26,8 +24,7 @@ from harness.schema.fairness import PARTS, Waterfall
 from harness.schema.load import RateSeries
 from harness.schema.machines import Host, HostCell
 from harness.schema.metrics import METRICS
-from harness.schema.results import PREFIX_BLOCK_TOKENS, OnlineSummary, PrefixHits, Recovery, Speculation
-from harness.schema.setting_types import SharedPrefixes
+from harness.schema.results import OnlineSummary, Recovery
 
 _SHOWN = (50, 90, 99)
 #: Reasons to finish of an answer that was not cut off at its limit.
@@ -57,26 +54,10 @@ _NODE_EFFECT = (
     "Every node measured whole repeats of all engines: a difference between nodes is none between engines, "
     "and widens the intervals. Engines and loads are taken out."
 )
-_SPECULATION = (
-    "By the engine's counters over the cell. Tokens a step: the accepted ones and the one that the model "
-    "adds. By position: share of steps in which the first, the second, … drafted token was accepted."
-)
-_SLOPE = (
-    "TTFT for 10 % more: the median slope between requests (Theil and Sen) of TTFT by the prompt's share "
-    "that the engine says was cached, or else that could have been. Requests count as independent."
-)
 _RECOVERY = (
     "Recovered: TTFT of a request, and the median of it and the next four, is at most the 90th percentile of "
     "the stage before the spike. The interval of one repeat is by its own and the request before, "
     "of several by Student's t. Over: not within the stage after the spike."
-)
-_PREFIXES = (
-    f"Share of prompt tokens. Possible: an unbounded cache of blocks of {PREFIX_BLOCK_TOKENS} tokens "
-    "would have held them, in the order in which requests were sent. Reported: by the engine."
-)
-_CACHES = (
-    "From: the engine's counters of its caches, on the device, in the host's memory, on disk or in other "
-    "storage (SGLang), in another instance (p2p), or where vLLM's connector does not say."
 )
 
 
@@ -274,70 +255,7 @@ def node_effect_table(groups: Sequence[Group], nodes: Mapping[int, str]) -> Tabl
     return Table("node-effect", "Nodes of engines, p50 over the mean of all nodes", columns, [_NODE_EFFECT])
 
 
-# --- Speculative decoding, shared prefixes, parts of the TTFT -------------------------------------------
-
-
-def speculation_table(cells: Sequence[Speculation], summaries: Sequence[OnlineSummary]) -> Table | None:
-    """Accepted drafts beside the time between tokens, a row a cell; None where no cell drafted tokens.
-
-    Args:
-        summaries: Of each repeat, for ITL and TPOT.
-    """
-    if not cells:
-        return None
-    by_cell = {(summary.label, summary.load, summary.repeat): summary for summary in summaries}
-    measured = [by_cell.get((cell.label, cell.load, cell.repeat)) for cell in cells]
-    counts = [cell.count for cell in cells]
-    columns = [
-        *Column.cell(cells),
-        Column.share("accepted", [count.accepted for count in counts]),
-        Column.number("tokens a step", [count.tokens_per_step for count in counts], 2),
-        Column.text(
-            "by position", [" / ".join(map(per_cent, count.by_position)) or DASH for count in counts]
-        ),
-        Column.number("ITL p50 ms", [s.value("itl_ms", "p50") if s else None for s in measured], 2),
-        Column.number("TPOT p50 ms", [s.value("tpot_ms", "p50") if s else None for s in measured], 2),
-        Column.text("source", [count.source for count in counts]),
-    ]
-    return Table("speculation", "Speculative decoding", columns, [_SPECULATION])
-
-
-def prefix_table(
-    hits: Sequence[PrefixHits], shared: SharedPrefixes | None = None, groups: Sequence[Group] = ()
-) -> Table | None:
-    """Possible and reported hits of the prefix cache, a row a cell; None where prompts shared nothing and no
-    engine says otherwise. Of `shared` prefixes it has the wanted share, and the slope of TTFT by it.
-    """
-    if not any(cell.possible or cell.reported for cell in hits):
-        return None
-    by_cell = {(group.label, group.load, group.repeat): group for group in groups}
-    slopes = [cached_slope(by_cell.get((cell.label, cell.load, cell.repeat))) for cell in hits]
-    columns = [
-        *Column.cell(hits),
-        *([] if shared is None else [Column.share("wanted", [shared.share] * len(hits))]),
-        Column.share("possible", [cell.possible if cell.prompt_tokens else None for cell in hits]),
-        Column.share("reported", [cell.reported for cell in hits]),
-    ]
-    caches = dict.fromkeys(cache for cell in hits for cache, share in cell.by_cache.items() if share)
-    notes = [_PREFIXES]
-    if {*caches} - {"device"}:
-        notes.append(_CACHES)
-        columns += [
-            Column.share(f"from {cache}", [cell.by_cache.get(cache) for cell in hits]) for cache in caches
-        ]
-    columns.append(Column.text("source", [cell.source for cell in hits]))
-    if shared is not None:
-        columns.append(Column("TTFT ms for 10 % more", [_slope(slope) for slope in slopes]))
-        notes.append(_SLOPE)
-    return Table("prefixes", "Prefix hit rate", columns, notes)
-
-
-def _slope(slope: Measurement | None) -> Cell:
-    """Make the cell of a slope, which may be of either sign."""
-    if slope is None or slope.ci is None:
-        return Cell(DASH)
-    low, high = (f"{end:+.2f}" for end in slope.ci)
-    return Cell(f"{slope.value:+.2f}", slope.value, f"{low} to {high}", ends=slope.ci)
+# --- Spikes, parts of the TTFT ----------------------------------------------------------------------------
 
 
 def recovery_table(recoveries: Sequence[Recovery]) -> Table | None:

@@ -101,7 +101,7 @@ def test_a_byte_order_mark_and_a_developers_message(tmp_path: Path) -> None:
     [
         ('{"prompt": "a"}\n{"prompt": 3}', r"line 2: Expected `str \| null`, got `int`"),
         ('{"prompt": "a"}\n\n{"prompt', "line 3: Input data was truncated"),
-        ('{"prompt": "a"}\n{"text": "b"}', "line 2 has no prompt, messages or conversations"),
+        ('{"prompt": "a"}\n{"text": "b"}', "line 2 has no prompt, messages, conversations or turns"),
         ('{"prompt": ""}', "has no prompt and no conversation"),
         ("", "has no prompt and no conversation"),
         ('{"messages": [{"role": "user", "content": "x", "think_s": -1}]}', "Expected `float` >= 0"),
@@ -161,6 +161,17 @@ def test_what_would_be_asked_otherwise_than_meant_is_refused(tmp_path, line, mes
 def test_no_tools_are_no_fault(tmp_path: Path) -> None:
     lines = [{"prompt": "a", "tools": tools} for tools in (None, [], "[]")]
     assert len(load_dataset(f"jsonl:{write(tmp_path / 'x.jsonl', lines)}").conversations) == 3
+
+
+def test_questions_of_a_category(tmp_path: Path) -> None:
+    """As MT-Bench has them; a category that is no text is none."""
+    lines = [
+        {"question_id": 81, "category": "math", "turns": ["a", "b"], "reference": ["1", "2"]},
+        {"prompt": "c", "category": ["x"]},
+    ]
+    first, second = load_dataset(f"jsonl:{write(tmp_path / 'x.jsonl', lines)}").conversations
+    assert first == Conversation((Turn("a"), Turn("b")), category="math")
+    assert second.category is None
 
 
 def test_unknown_and_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from harness.engines.prometheus import Samples, parse_samples
 from harness.engines.registry import ENGINES
-from harness.report.tables.cells import speculation_table
+from harness.report.tables.saved_work import speculation_table
 from harness.schema.load import ClosedLoop
 from harness.schema.results import Speculation, SpeculationCount
 

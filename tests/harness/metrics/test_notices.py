@@ -15,7 +15,7 @@ from scipy.stats import hypergeom
 from harness.metrics.notices import at_least_by_chance
 from harness.metrics.summary import prefix_hits
 from harness.metrics.validity import too_brief
-from harness.report.tables.cells import prefix_table
+from harness.report.tables.saved_work import prefix_table
 from harness.report.text.numbers import DASH
 from harness.schema.facts import KINDS, Value
 from harness.schema.load import ClosedLoop, Ramp, RequestRate, TraceLoad, load_text

@@ -13,7 +13,7 @@ from harness.metrics.samples import Group, split
 from harness.metrics.server_state import page_facts, waits
 from harness.metrics.summary import prefix_hits
 from harness.records.columns import SERVER
-from harness.report.tables.cells import prefix_table
+from harness.report.tables.saved_work import prefix_table
 from harness.schema.facts import Fact
 from harness.schema.load import ClosedLoop, load_text
 from harness.schema.results import PrefixCount, PrefixHits

@@ -19,6 +19,7 @@ from harness.report.tables.latency import (
     latency_table,
 )
 from harness.report.tables.rates import throughput_table
+from harness.report.tables.saved_work import category_table
 from harness.report.tables.table import MARKS, Cell, Column, Table
 from harness.schema.load import ClosedLoop, load_text
 
@@ -236,3 +237,25 @@ def test_turns_of_sessions_have_a_row_for_each_range():
         turns_table(split(requests.assign(turn=None), chunks.astype({"cell": "int64", "request": "int64"})))
         is None
     )
+
+
+def test_speed_and_tokens_a_chunk_by_category():
+    """Chunks after the first have 3 tokens in 30 ms where prompts are code, and 1 where they are prose."""
+    given = rows("a", 0, [7] * 4, ["stop"] * 4)
+    times = []
+    for number, row in enumerate(given):
+        tokens = 3 if number % 2 else 1
+        row |= {"category": "code" if number % 2 else "prose", "completion_tokens": 1 + 2 * tokens}
+        row |= {"t_sent": 1.0, "t_first": 1.1, "t_last": 1.16, "request": number}
+        times += [(0, number, 1.1 + 0.03 * place, tokens if place else 1) for place in range(3)]
+    types = {"cell": "int64", "request": "int64", "tokens": "int32"}
+    requests, chunks = (
+        pd.DataFrame(given, columns=REQUESTS.names), pd.DataFrame(times, columns=CHUNKS.names).astype(types)
+    )  # fmt: skip
+    shown = category_table(split(requests, chunks))
+    assert shown is not None
+    code, prose = (dict(zip(shown.headers, line, strict=True)) for line in shown.lines)
+    assert (code["category"], code["requests"], code["tokens a chunk"]) == ("code", "2", "3.00")
+    assert (prose["category"], prose["tokens a chunk"]) == ("prose", "1.00")
+    assert float(code["TPOT p50 ms"]) == pytest.approx(10) == float(prose["TPOT p50 ms"]) / 3
+    assert category_table(split(requests.assign(category=None), chunks)) is None

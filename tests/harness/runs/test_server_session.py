@@ -18,7 +18,7 @@ from harness.errors import UsageError
 from harness.loadgen.load_plan import Target
 from harness.records.parquet import read_records
 from harness.report.notices import facts_of
-from harness.report.tables.cells import prefix_table
+from harness.report.tables.saved_work import prefix_table
 from harness.runs import server_session
 from harness.runs.folder import RUN
 from harness.runs.reader import Run, load_run
