@@ -78,14 +78,14 @@ def prefix_count(series: Series, caches: Series, before: Samples, after: Samples
     Args:
         caches: Hits of each cache that is counted apart, all or some of which are among `prefix_hits`.
     """
-    found, asked = series.get("prefix_hits", ""), series.get("prefix_queries", "")
-    if not (found and asked and series_values(before, asked)):
+    hits_series, queries_series = series.get("prefix_hits", ""), series.get("prefix_queries", "")
+    if not (hits_series and queries_series and series_values(before, queries_series)):
         return None
-    if not all(series_values(after, name) for name in (found, asked)):
+    if not all(series_values(after, name) for name in (hits_series, queries_series)):
         return None
-    hits, queries = (rise(name, before, after) for name in (found, asked))
+    hits, queries = (rise(name, before, after) for name in (hits_series, queries_series))
     by_cache = {cache: rise(name, before, after) for cache, name in caches.items()}
-    names = (found, *caches.values(), asked)
+    names = (hits_series, *caches.values(), queries_series)
     if min(hits, queries, *by_cache.values()) < 0:
         return None
     return PrefixCount(

@@ -275,9 +275,10 @@ def _cached(group: Group, prefixes: PrefixHits) -> Fact | None:
         return Fact(kind="foreign_counters", values={"excess": prefixes.excess})
     if prefixes.reported is None:
         return Fact(kind="unreported") if group.engine == RUNNING_SERVER else None
-    if not prefixes.prompt_tokens:  # texts without a tokenizer
-        return Fact(kind="cached", values={"share": prefixes.reported}) if prefixes.reported else None
     requests = (group.whole or group).requests
+    if not prefixes.prompt_tokens:  # texts without a tokenizer
+        is_expected = not prefixes.reported or requests["session"].notna().any()
+        return None if is_expected else Fact(kind="cached", values={"share": prefixes.reported})
     sent = requests["reusable_tokens"].dropna()
     slack = max(BEGIN_TOKENS, _of_template(requests)) * len(sent) + PART_OF_A_BLOCK * int((sent > 0).sum())
     if prefixes.missed * prefixes.prompt_tokens > slack and prefixes.missed > prefixes.possible / 2:

@@ -51,23 +51,23 @@ class ToolCalls:
         parts: list[ToolCallPart] = []
         while self._inside or self._text:
             tag = END if self._inside else BEGIN
-            before, found, after = self._text.partition(tag)
-            ended = bool(found) or reason is not None
+            before, tag_found, after = self._text.partition(tag)
+            ended = bool(tag_found) or reason is not None
             if self._inside:
-                left = self._call(before, ended, reason == "length" and not found, parts)
+                left = self._call(before, ended, reason == "length" and not tag_found, parts)
                 if ended and left:  # it was no call
-                    content.append(BEGIN + left + found)
+                    content.append(BEGIN + left + tag_found)
             else:
                 left = "" if ended else _begun(before, tag)
                 content.append(before.removesuffix(left))
-            self._text = after if found else "" if ended else left
-            self._inside = self._inside != bool(found)
-            if not found:
+            self._text = after if tag_found else "" if ended else left
+            self._inside = self._inside != bool(tag_found)
+            if not tag_found:
                 self._inside &= not ended
                 break
             self._named = False
-        said = "".join(content)
-        return "" if self.count and said.isspace() else said, parts
+        other = "".join(content)
+        return "" if self.count and other.isspace() else other, parts
 
     def _call(self, body: str, ended: bool, cut: bool, parts: list[ToolCallPart]) -> str:
         """Read more of a call, and return what is left of it: of a call that has `ended` nothing, if it was

@@ -25,8 +25,8 @@ def read(pieces: list[str], reason: str) -> tuple[str, list[list[str]]]:
     parser, text = ToolCalls(), ""
     calls: dict[Any, list[str]] = {}
     for place, piece in enumerate(pieces, start=1):
-        said, parts = parser.push(piece, reason if place == len(pieces) else None)
-        text += said
+        more, parts = parser.push(piece, reason if place == len(pieces) else None)
+        text += more
         for part in parts:
             made = calls.setdefault(part.index, ["", ""])
             made[0] += part.function.name or ""
@@ -54,8 +54,8 @@ ANSWERS = [
 def test_calls_of_an_answer(answer: str, reason: str, text: str, calls: Any, cuts: set[int]) -> None:
     ends = [0, *sorted(cut for cut in cuts if cut < len(answer)), len(answer)]
     pieces = [answer[begin:end] for begin, end in pairwise(ends)]
-    said, made = read(pieces, reason)
-    assert (said, [[name, arguments.strip()] for name, arguments in made]) == (text, calls)
+    left, made = read(pieces, reason)
+    assert (left, [[name, arguments.strip()] for name, arguments in made]) == (text, calls)
 
 
 def test_arguments_come_as_they_are_written() -> None:
