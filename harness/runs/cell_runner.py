@@ -342,7 +342,8 @@ _HINTS = {
     "wrong_length": "the server ends answers on its own: add --no-ignore-eos",
     "only_reasoning": "raise --output-len, with a trace or a dataset --max-output-len, so that an answer "
     "follows the reasoning",
-    "prompt_mismatch": "the server's tokenizer is another one: name it with --tokenizer, or --tokenizer none",
+    "prompt_mismatch": "the server's tokenizer is another one: name it with --tokenizer, or --tokenizer "
+    "none; or it cuts prompts that exceed its context: --max-model-len",
     "no_usage": "the server must send `usage` at the end of the stream (stream_options.include_usage), or "
     "`token_ids` in every chunk; else --tokenizer names what counts its tokens",
     "truncated": "the server must end a stream with a finish_reason, or, with --ignore-eos, `data: [DONE]`",

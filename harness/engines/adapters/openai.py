@@ -18,14 +18,12 @@ from harness.engines.base import (
     Server,
 )
 from harness.engines.running.address import Address
-from harness.engines.running.model_list import ServedModel, check_answers, served_model
+from harness.engines.running.model_list import ServedModel, check_answers, served_model, with_context
 from harness.engines.running.trial import CONTINUOUS, Trial
 from harness.errors import UsageError
 from harness.loadgen.load_plan import Target
 from harness.schema.fairness import EngineFact
 from harness.schema.run_info import LaunchRecord
-
-_MODELS = "GET /v1/models"
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,8 @@ class OpenAI(Engine):
         """
         if self._target is None or self._address is None:
             raise UsageError("engine openai needs the address of a running server", "add --base-url URL")
-        return served_model(self._target, self._address.model, self._address.wait_s)
+        listed = served_model(self._target, self._address.model, self._address.wait_s)
+        return with_context(self._target, listed)
 
     @contextmanager
     def open(self, settings: EngineSettings, log: Path) -> Iterator[Server]:
@@ -91,10 +90,14 @@ class OpenAI(Engine):
         check_answers(self._target)
         for other in self._target.others:
             served_model(other, model.name)
-        engine_variant, context = settings.engine_variant, model.max_model_len
-        record = engine_variant.launch_record(
+        told = {"context": model.max_model_len, "max_batch": model.slots}
+        record = settings.engine_variant.launch_record(
             settings={"base_url": ",".join([self._address.url, *self._address.others]), "model": model.name},
-            facts={} if context is None else {"context": EngineFact(value=context, source=_MODELS)},
+            facts={
+                key: EngineFact(value=value, source=model.source)
+                for key, value in told.items()
+                if value is not None
+            },
         )
         if self._target.proxy is not None:
             record.settings["proxy"] = ":".join(map(str, self._target.peer))

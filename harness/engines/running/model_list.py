@@ -9,11 +9,15 @@ import socket
 import ssl
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
+from pydantic import JsonValue
+
 from harness.engines.base import beside
-from harness.engines.server_pages import request
+from harness.engines.selfreport import value_at
+from harness.engines.server_pages import get, request
 from harness.errors import EngineError, UsageError
 from harness.loadgen.load_plan import Target
 from harness.records.stream import read_error
@@ -25,6 +29,8 @@ _HTTP2 = "\\x04"
 #: By which names servers tell a model's context: vLLM and SGLang, OpenRouter and Together, Groq, LM Studio;
 #: llama.cpp in `meta`, of one slot.
 _CONTEXT = ("max_model_len", "context_length", "context_window", "max_context_length", "n_ctx")
+#: Where llama.cpp's page of settings has the context of one slot, and the number of slots.
+_SLOT = ("default_generation_settings.n_ctx", "total_slots")
 #: A gateway whose server is not there yet.
 _NOT_YET = (502, 503, 504)
 _POLL_S = 0.2
@@ -35,11 +41,14 @@ _MOST = 8
 @dataclass(frozen=True)
 class ServedModel:
     """A model by its name in requests; its context in tokens, None where the server does not tell it; the
-    models that its server lists where it is none of them."""
+    models that its server lists where it is none of them; the requests that run at a time, where that is
+    known; the page that told context and requests."""
 
     name: str
     max_model_len: int | None = None
     instead: tuple[str, ...] = ()
+    slots: int | None = None
+    source: str = "GET /v1/models"
 
 
 def served_model(target: Target, name: str | None, wait_s: float = 0.0) -> ServedModel:
@@ -87,6 +96,47 @@ def served_model(target: Target, name: str | None, wait_s: float = 0.0) -> Serve
         )
     [(name, model)] = models.items()
     return ServedModel(name, _context(model))
+
+
+def with_context(target: Target, model: ServedModel) -> ServedModel:
+    """Add the context that another page tells where the list of models does not: llama.cpp's, whose context
+    is shared out to slots, or Ollama's, which knows it once a model is loaded and cuts longer prompts."""
+    root, versioned, _ = target.path.rpartition("/v1/")
+    if model.max_model_len is not None or not versioned:
+        return model
+    settings = _page(target, root + "/props")
+    context, slots = (value_at(settings, place) for place in _SLOT)
+    if isinstance(context, int) and isinstance(slots, int):
+        return replace(model, max_model_len=context, slots=slots, source="GET /props")
+    loaded = _loaded(target, root, model.name)
+    if loaded is None or loaded:
+        return replace(model, max_model_len=loaded, source="GET /api/ps")
+    with suppress(OSError, http.client.HTTPException):
+        body = json.dumps({"model": model.name, "prompt": "a", "max_tokens": 1})
+        request(target, "POST", target.path, target.answer_s, body)  # which loads it
+    return replace(model, max_model_len=_loaded(target, root, model.name) or None, source="GET /api/ps")
+
+
+def _loaded(target: Target, root: str, name: str) -> int | None:
+    """The context of a model that an Ollama server has loaded, 0 where it has not; None: it is none."""
+    page = _page(target, root + "/api/ps")
+    models = value_at(page, "models")
+    if not isinstance(models, list):
+        return None
+    contexts = [value_at(model, "context_length") for model in models if _named(model, name)]
+    return next((context for context in contexts if isinstance(context, int)), 0)
+
+
+def _named(model: JsonValue, name: str) -> bool:
+    return value_at(model, "model") in (name, f"{name}:latest")
+
+
+def _page(target: Target, path: str) -> JsonValue:
+    try:
+        content: JsonValue = json.loads(get(target, path) or "null")
+    except (ValueError, RecursionError):
+        return None
+    return content
 
 
 def listing(names: Sequence[str]) -> str:

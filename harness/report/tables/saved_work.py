@@ -34,7 +34,7 @@ _PREFIXES = (
 )
 _CACHES = (
     "From: the engine's counters of its caches, on the device, in the host's memory, on disk or in other "
-    "storage (SGLang), in another instance (p2p), or where vLLM's connector does not say."
+    "storage, in another instance (p2p), or in a place that the engine does not name."
 )
 
 

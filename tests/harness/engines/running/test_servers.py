@@ -34,7 +34,18 @@ LISTS = {
     "several": b'{"data": [{"id": "first"}, {"id": "second"}]}',
     "empty": b'{"data": []}',
     "html": b"<html>",
+    "slots": b'{"data": [{"id": "m", "owned_by": "llamacpp"}]}',
+    "ollama": b'{"data": [{"id": "qwen3:latest", "owned_by": "library"}]}',
 }
+#: Other pages, as llama.cpp and Ollama have them; the latter names models that are loaded.
+PAGES = {
+    "/slots/props": b'{"default_generation_settings": {"n_ctx": 512}, "total_slots": 8}',
+    "/ollama/api/ps": b'{"models": []}',
+}
+LOADED = (
+    b'{"models": [{"model": "other", "context_length": 9},'
+    b' {"model": "qwen3:latest", "context_length": 4096}]}'
+)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -45,9 +56,12 @@ class _Handler(BaseHTTPRequestHandler):
         name, key = self.path.split("/")[1], self.headers["Authorization"]
         if name == "proxy":
             name = "first" if key == f"Bearer {KEY}" else "401"
-        self._answer(int(name), f"no: {key}") if name.isdigit() else self._answer(200, LISTS[name])
+        page = PAGES.get(self.path) or LISTS.get(name, b"")
+        self._answer(int(name), f"no: {key}") if name.isdigit() else self._answer(200, page)
 
     def do_POST(self) -> None:
+        if self.path.startswith("/ollama/"):
+            PAGES["/ollama/api/ps"] = LOADED
         lacks = b"nope" in self.rfile.read(int(self.headers["Content-Length"]))
         self._answer(404 if lacks else 200, "The model `nope` does not exist." if lacks else b"{}")
 
@@ -137,6 +151,24 @@ def test_the_context_of_a_model_that_is_not_listed_is_not_known(address: str):
     settings = OnlineSettings(base_url=f"{address}/several", served_model="third")
     server = OpenAI(address_of(settings, "openai"))
     assert reported_context(settings, {"openai": server}) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "facts"),
+    [
+        ("slots", {"context": (512, "GET /props"), "max_batch": (8, "GET /props")}),
+        ("ollama", {"context": (4096, "GET /api/ps")}),
+    ],
+)
+def test_a_context_that_another_page_tells_counts(address: str, tmp_path: Path, name: str, facts: Any):
+    """Of one slot of llama.cpp; Ollama knows it once a request has loaded the model."""
+    server = OpenAI(Address(f"{address}/{name}"))
+    with server.open(SETTINGS, tmp_path) as opened:
+        told = {key: (fact.value, fact.source) for key, fact in opened.record.facts.items()}
+    assert told == facts
+    settings = OnlineSettings(base_url=f"{address}/{name}", max_model_len=8192)
+    with pytest.raises(UsageError, match=f"above the {facts['context'][0]}"):
+        reported_context(settings, {"openai": server})
 
 
 def test_the_key_is_sent_and_neither_written_down_nor_repeated(address, tmp_path, monkeypatch):
