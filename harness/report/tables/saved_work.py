@@ -22,7 +22,7 @@ _SPECULATION = (
 )
 _CATEGORIES = (
     "Of successful requests. Tokens a chunk: of all chunks after the first; where a server sends a chunk a "
-    "step, as vLLM does, tokens a step."
+    "step, that is tokens a step."
 )
 _SLOPE = (
     "TTFT for 10 % more: the median slope between requests (Theil and Sen) of TTFT by the prompt's share "
