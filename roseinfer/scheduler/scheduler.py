@@ -169,7 +169,7 @@ class Scheduler:
         running = self._running
         if self.speculation is None or running.prefilling or (len(self._waiting) and not running.full):
             return False
-        return self.speculation.is_likely(running, running.decoding[: self._policies.max_batch_size])
+        return len(self.speculation.draft(running, running.decoding[: self._policies.max_batch_size])) > 0
 
     def _drafts(self, rows: Ints) -> list[Chunk]:
         """The newest token of each of `rows` `[D]`, and those drafted after it, for which there are blocks;

@@ -24,6 +24,8 @@ MOST_ROWS = 64
 RECENT, FEWEST = 16, 3
 #: Share of the time of plain steps that drafts may lose, and bounds of what they have gained, in plain steps.
 SHARE, LEAST, MOST = 0.02, -4.0, 8.0
+#: Weight of the newest step in estimates, and how far they drift with a plain step.
+WEIGHT, DRIFT = 0.2, 0.01
 
 
 def lookup(tokens: NDArray[np.int32], most: int) -> tuple[NDArray[np.int32], int]:
@@ -47,30 +49,48 @@ Drafter = Callable[[NDArray[np.int32], int], tuple[NDArray[np.int32], int]]
 
 
 class Account:
-    """Time that drafts have gained (s), by the measured durations of steps.
+    """Whether drafts pay, by the measured durations of steps and the share of drafted tokens accepted.
 
     A step with drafts gains what plain steps take for its tokens, less what it took. Plain steps add a SHARE
-    of their time. So drafts are tried from time to time, and what they lose where they do not pay is bounded
-    by that share.
+    of their time. What drafts lose where they do not pay is bounded by that share: without a gain there are
+    none. Estimates drift back towards the best with every plain step, so that drafts are tried again.
     """
 
     def __init__(self) -> None:
         self._plain: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT))
+        #: By requests, how many plain steps a step with drafts takes; and the share of tokens accepted.
+        self._cost: dict[int, float] = defaultdict(lambda: 1.0)
+        self._accepted = 1.0
         self._gained = 0.0
 
-    def pays(self, requests: int) -> bool:
+    def allows(self, requests: int) -> bool:
         """Return whether a step of so many requests may have drafts."""
         return self._gained >= 0 and self._plain_s(requests) is not None
+
+    def pays(self, requests: int, drafted: int) -> bool:
+        """Return whether a step of so many requests is likely to gain by so many drafted tokens."""
+        return drafted * self._accepted > (self._cost[requests] - 1) * requests
 
     def plain(self, requests: int, seconds: float) -> None:
         """Count a step without drafts, launched as early as without speculation."""
         self._plain[requests].append(seconds)
         self._add(SHARE * seconds, seconds)
+        self._accepted += DRIFT * (1 - self._accepted)
+        self._cost[requests] += DRIFT * (1 - self._cost[requests])
 
-    def drafted(self, requests: int, tokens: int, seconds: float) -> None:
-        """Count a step that yielded `tokens`, and had drafts or was launched later because it might have."""
-        if (plain_s := self._plain_s(requests)) is not None:
-            self._add(tokens / requests * plain_s - seconds, plain_s)
+    def drafted(self, requests: int, tokens: int, seconds: float, *, verified: bool = True) -> None:
+        """Count a step that yielded `tokens`. Not `verified`: it had no drafts, but was launched later as it
+        might have had."""
+        if (plain_s := self._plain_s(requests)) is None:
+            return
+        self._add(tokens / requests * plain_s - seconds, plain_s)
+        if verified:
+            cost = min(seconds / plain_s, MOST)
+            self._cost[requests] += WEIGHT * (cost - self._cost[requests])
+
+    def accepted(self, share: float) -> None:
+        """Count the share of the tokens drafted for a request that were accepted."""
+        self._accepted += WEIGHT * (share - self._accepted)
 
     def _add(self, gain: float, plain_s: float) -> None:
         self._gained = min(max(self._gained + gain, LEAST * plain_s), MOST * plain_s)
@@ -100,20 +120,14 @@ class Speculation:
         return DraftCounts(self._drafts, self._drafted, tuple(self._accepted.tolist()))
 
     def draft(self, running: Running, rows: Ints) -> list[NDArray[np.int32]]:
-        """Tokens drafted for each of `rows` `[D]`; empty if none is for any, or if it does not pay."""
+        """Tokens drafted for each of `rows` `[D]`; empty if that does not pay. A token that is UNKNOWN yet is
+        the first to be drafted."""
         count = len(rows)
         room = MOST_ROWS // count - 1 if count else 0
-        if room < 1 or not self._account.pays(count):
+        if room < 1 or not self._account.allows(count):
             return []
         drafts = [self._of(running, row, room) for row in rows.tolist()]
-        return drafts if any(len(draft) for draft in drafts) else []
-
-    def is_likely(self, running: Running, rows: Ints) -> bool:
-        """Return whether `draft` is likely to return any once tokens that are UNKNOWN are known."""
-        count = len(rows)
-        if not 0 < count <= MOST_ROWS // 2 or not self._account.pays(count):
-            return False
-        return any(len(self._of(running, row, 1)) for row in rows.tolist())
+        return drafts if self._account.pays(count, sum(map(len, drafts))) else []
 
     def _of(self, running: Running, row: int, room: int) -> NDArray[np.int32]:
         depth, length = self._depth(running.request(row)), int(running.length[row])
@@ -134,6 +148,7 @@ class Speculation:
         self._drafts += 1
         self._drafted += drafted
         self._accepted[:accepted] += 1
+        self._account.accepted(accepted / drafted)
         depth = self._depth(request)
         more, fewer = max(depth, 2 * drafted + 1), max(accepted, depth // 2)
         request.depth = min(self._most, more if accepted == drafted else fewer)
@@ -141,9 +156,8 @@ class Speculation:
     def ended(self, batch: Batch, tokens: int, seconds: float, *, awaited: bool) -> None:
         """A step has yielded `tokens` in `seconds`. `awaited`: it was launched late, so that it could have
         drafts."""
-        if batch.verifying:
-            self._account.drafted(batch.verifying, tokens, seconds)
-        elif not batch.segments and awaited:
-            self._account.drafted(len(batch.requests), tokens, seconds)
+        if batch.verifying or (awaited and not batch.segments):
+            requests = batch.verifying or len(batch.requests)
+            self._account.drafted(requests, tokens, seconds, verified=batch.verifying > 0)
         elif not batch.segments:
             self._account.plain(len(batch.requests), seconds)

@@ -279,7 +279,8 @@ def test_prompts_and_decoding_one_after_the_other_in_a_step(engine_of, tmp_path)
 @pytest.mark.parametrize("fused_kernels", [True, False])
 def test_drafts_are_verified(engine_of, folder, tmp_path, monkeypatch, fused_kernels):
     """Answers of few tokens, which come again: drafts are right and wrong, in graphs and without."""
-    monkeypatch.setattr(Account, "pays", lambda self, requests: True)
+    monkeypatch.setattr(Account, "allows", lambda self, requests: True)
+    monkeypatch.setattr(Account, "pays", lambda self, requests, drafted: drafted > 0)
     path = folder if fused_kernels else make_gpt2(tmp_path, layers=1, width=32, heads=2, vocab=203)
     params = SamplingParams(12, ignore_eos=True, logit_bias=((5, 80), (6, 80)))
     requests = [([5, 6, 5, 5, index], params) for index in (5, 6, 9)]

@@ -72,7 +72,8 @@ def by_rounds(engine: Engine, each: list[tuple[list[int], SamplingParams]]) -> l
 def test_answers_are_those_without(
     folder: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(Account, "pays", lambda self, requests: True)
+    monkeypatch.setattr(Account, "allows", lambda self, requests: True)
+    monkeypatch.setattr(Account, "pays", lambda self, requests, drafted: drafted > 0)
     expected = generate(Engine(config_of(folder)), requests())[:-1]
     engine = Engine(config_of(folder, speculate="ngram", **settings))
     answers = by_rounds(engine, requests())
@@ -90,7 +91,8 @@ def test_sampled_tokens_have_the_distribution_of_the_model(
 ) -> None:
     """The first three tokens of many answers to a prompt in which any three of four likely tokens come, so
     that each answer drafts; by transformers' logits, and the same as without speculation."""
-    monkeypatch.setattr(Account, "pays", lambda self, requests: True)
+    monkeypatch.setattr(Account, "allows", lambda self, requests: True)
+    monkeypatch.setattr(Account, "pays", lambda self, requests, drafted: drafted > 0)
     folder = make_gpt2(tmp_path, layers=1, width=32, heads=2, vocab=203)
     likely, count, bias = (5, 6, 7, 8), 1000, 25.0
     prompt = [token for three in product(likely, repeat=3) for token in three]

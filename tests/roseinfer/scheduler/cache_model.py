@@ -242,7 +242,7 @@ def serve(setup: Setup, jobs: list[Job]) -> Outcome:
         speculation=Speculation(7, guess) if setup.speculates else None,
     )  # fmt: skip
     model = CacheModel(setup.num_blocks, running, setup.policies)
-    loop = Loop(scheduler, running, model, overlap=setup.overlap, clock=lambda: 0.0)
+    loop = Loop(scheduler, running, model, overlap=setup.overlap, clock=lambda: float(next(ticks)))
     outcome = Outcome()
     requests = [
         Request(id, job.prompt(id), job.params(), 0.5, job.prompt(id), job.client)
