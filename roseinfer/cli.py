@@ -87,6 +87,9 @@ def bench_scheduler_command(
     input_len: Annotated[int, typer.Option(min=1, help="tokens of a prompt")] = 256,
     output_len: Annotated[int, typer.Option(min=1, help="tokens of an answer")] = 64,
     request_rate: Annotated[float, typer.Option(min=1e-6, help="requests a second, online")] = 20.0,
+    in_flight: Annotated[
+        int | None, typer.Option(min=1, help="requests that are unfinished at most; each is then replaced")
+    ] = None,
     trace: Annotated[
         Path | None, typer.Option(help="online: CSV with arrival_s, input_tokens, output_tokens")
     ] = None,
@@ -106,10 +109,10 @@ def bench_scheduler_command(
         rate = request_rate if mode == "online" else None
         arrivals = replay.uniform(num_requests, rate, input_len, output_len, request_seed)
     if simulate:
-        outcome = scheduler.simulate(engine, arrivals, scheduler.read_cost(cost), host_us * 1e-6)
+        outcome = scheduler.simulate(engine, arrivals, scheduler.read_cost(cost), host_us * 1e-6, in_flight)
     else:
-        outcome = scheduler.measure(engine, arrivals)
-    print("\n".join(scheduler.describe(outcome, online=mode == "online")))
+        outcome = scheduler.measure(engine, arrivals, in_flight)
+    print("\n".join(scheduler.describe(outcome, online=mode == "online" or in_flight is not None)))
     if fit_cost is not None:
         scheduler.write_cost(fit_cost, outcome.steps)
 

@@ -12,6 +12,7 @@ Dtype = Literal["auto", "fp16", "bf16", "fp32"]
 AdmissionPolicy = Literal["fifo", "pack"]
 Quantization = Literal["fp8"]
 KVCacheDtype = Literal["auto", "fp8"]
+Prefer = Literal["latency", "balanced", "first-token", "throughput"]
 PrefillBackend = Literal["auto", "auto2", "sdpa", "flash-attn", "flash-attn-3", "flashinfer", "triton"]
 
 #: CPU threads, all of which start before the first step: 100,000 took over a minute.
@@ -120,13 +121,26 @@ class EngineConfig:
     admission_lookahead: int = setting(
         16, "pack: requests after the first that may pass it, and how often it is passed at most"
     )
+    prefer: Prefer = setting(
+        "balanced",
+        "what steps are composed for; latency: gaps between tokens short and even, balanced: most gaps "
+        "short, first-token: prompts at once, throughput: tokens a second",
+    )
+    target_tpot_ms: float | None = setting(
+        None, "prompts wait where a step would take longer while requests decode; no limit if not given"
+    )
+    target_ttft_ms: float | None = setting(
+        None,
+        "steps have more prompt tokens where a first token would be later, within --target-tpot-ms; no limit "
+        "if not given",
+    )
     decode_first: bool = setting(
         True, "prefill and decode share steps or alternate: see --mixed-steps; else prefill always goes first"
     )
     mixed_steps: bool | None = setting(
         None,
-        "prefill and decode in the same step, else in alternating steps; if not given, on a GPU on for a "
-        "Llama with more than 4 GB of weights",
+        "prefill and decode in every step, else in alternating steps, whatever --prefer says; if not given, "
+        "--prefer decides for a Llama with more than 4 GB of weights on a GPU",
     )
     prefix_cache: bool = setting(True, "reuse keys and values of equal prefixes of earlier requests")
     overlap_schedule: bool | None = setting(
@@ -206,6 +220,9 @@ class EngineConfig:
             raise ConfigError(f"--speculate-tokens must be at most {MOST_DRAFTED}")
         if self.spin_ms is not None and not 0 <= self.spin_ms <= 60_000:
             raise ConfigError("--spin-ms must be from 0 to 60000")
+        for name in ("target_tpot_ms", "target_ttft_ms"):
+            if (limit := getattr(self, name)) is not None and not limit > 0:
+                raise ConfigError(f"{option(name)} must be above 0")
         if self.gpu_memory_utilization is not None and not 0 < self.gpu_memory_utilization <= 1:
             raise ConfigError("--gpu-memory-utilization must be above 0 and at most 1")
         if not 1 <= self.rank_timeout_s <= 3600:

@@ -79,13 +79,15 @@ def engine_of(
     options: Sequence[str] = (),
 ) -> Engine:
     """An engine of a named shape in bfloat16, with random weights, which several ranks read from the disk."""
-    settings = {"prefix_cache": False} | settings_of(options)  # the same prompts are computed again and again
+    settings: dict[str, Any] = {"prefix_cache": False, "device": "cuda", "dtype": "bf16"} | settings_of(
+        options
+    )
     shape = llama_shape(name)
     raw = llama.config(shape)
     parsed = configs.parse(raw)
     config = EngineConfig(
-        name, device="cuda", dtype="bf16", fused_ops=not plain, max_model_len=max_model_len,
-        max_active_requests=max_active_requests, warmup=False, tensor_parallel_size=ranks, **settings,
+        name, fused_ops=not plain, max_model_len=max_model_len, max_active_requests=max_active_requests,
+        warmup=False, tensor_parallel_size=ranks, **settings,
     )  # fmt: skip
     if ranks > 1:
         return Engine(config)

@@ -1,62 +1,15 @@
-"""A linear cost model of steps: device time as a function of their contents."""
+"""Times of steps, and the cost model of those of GPT-2."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass, field
-
-import numpy as np
-from scipy.optimize import nnls
+from dataclasses import dataclass, field
 
 from roseinfer.batch import Batch, Ints
 from roseinfer.bench.replay import Clock
 from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch
 from roseinfer.request.logprobs import StepLogprobs
-
-
-@dataclass(frozen=True)
-class StepCost:
-    """Seconds on the device, linear in a step's contents.
-
-    Args:
-        prompts: for a step with prefill.
-        prompt_token: for each prompt token.
-        prompt_pair: for each pair of a prompt token and a token that it attends to.
-        decode: for a step with decode.
-        decode_row: for each decoding request.
-        decode_context: for each cached token that those attend to.
-    """
-
-    prompts: float
-    prompt_token: float
-    prompt_pair: float
-    decode: float
-    decode_row: float
-    decode_context: float
-
-    def seconds(self, batch: Batch) -> float:
-        """The time of one step."""
-        parts: tuple[float, ...] = astuple(self)
-        return sum(a * b for a, b in zip(parts, contents(batch), strict=True))
-
-
-def contents(batch: Batch) -> tuple[float, ...]:
-    """The contents of a step, by which the fields of StepCost are multiplied."""
-    tokens = sum(segment.count for segment in batch.segments)
-    pairs = sum(s.count * s.context + s.count * (s.count + 1) / 2 for s in batch.segments)
-    rows = len(batch.decode_lengths)
-    return float(tokens > 0), tokens, pairs, float(rows > 0), rows, float(batch.decode_lengths.sum())
-
-
-def fit(steps: Sequence[tuple[float, ...]], seconds: Sequence[float]) -> StepCost:
-    """Fit the cost to measured steps, by non-negative least squares of the relative errors."""
-    measured = np.array(steps, dtype=np.float64) / np.array(seconds)[:, None]
-    size = measured.max(axis=0)
-    size[size == 0] = 1
-    parts, _ = nnls(measured / size, np.ones(len(measured)))
-    return StepCost(*(parts / size).tolist())
-
+from roseinfer.scheduler.cost import StepCost, contents
 
 #: GPT-2 124M in fp16 on an H200 with this engine's kernels and graphs: fitted to decode steps of 1 to 256
 #: requests of 288 tokens (173 to 1,133 us; a row's cost includes its context) and to prompts of 16 to 8,192

@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from operator import itemgetter
 from pathlib import Path
 from typing import Protocol
@@ -72,45 +72,68 @@ class Arrival:
 @dataclass(frozen=True)
 class Replayed:
     """For each request, `[n]`: its numbers of tokens, and when it was due and its first and last token came,
-    in seconds after the start. `duration`: until the last token of all."""
+    in seconds after the start. `gaps`: between two tokens of a request, of all. `duration`: until the last
+    token of all."""
 
     prompt_tokens: Ints
     output_tokens: Ints
     due: Floats
     first: Floats
     last: Floats
+    gaps: Floats
     finished: tuple[Finished, ...]
     duration: float
 
+    def spreads(self) -> dict[str, Floats]:
+        """TTFT, TPOT, ITL and latency of the requests, in seconds."""
+        several = self.output_tokens > 1
+        generation = (self.last - self.first)[several] / (self.output_tokens[several] - 1)
+        ttft, latency = self.first - self.due, self.last - self.due
+        return {"TTFT": ttft, "TPOT": generation, "ITL": self.gaps, "Latency": latency}
 
-def replay(engine: Steps, arrivals: Sequence[Arrival], clock: Clock) -> Replayed:
-    """Submit `arrivals`, in order of their times, to an idle engine, and step it until all are answered."""
+
+def replay(
+    engine: Steps, arrivals: Sequence[Arrival], clock: Clock, in_flight: int | None = None
+) -> Replayed:
+    """Submit `arrivals`, in order of their times, to an idle engine, and step it until all are answered.
+
+    With `in_flight`, one whose time has come is due only when fewer requests than that are unfinished.
+    """
     count, start, submitted = len(arrivals), clock.now(), 0
-    first, last = np.zeros(count), np.zeros(count)
+    first, last, due = np.zeros(count), np.zeros(count), np.array([arrival.at for arrival in arrivals])
     finished: list[Finished] = []
+    gaps: list[Floats] = []
+
+    def next_due() -> float:
+        full = submitted == count or (in_flight is not None and submitted - len(finished) >= in_flight)
+        return inf if full else start + arrivals[submitted].at
+
     while submitted < count or engine.has_work:
-        while submitted < count and start + arrivals[submitted].at <= clock.now():
+        while next_due() <= clock.now():
+            if in_flight is not None:
+                due[submitted] = clock.now() - start
             params = SamplingParams(arrivals[submitted].output, ignore_eos=True)
             engine.add(submitted, arrivals[submitted].prompt, params)
             submitted += 1
         if clock.now() < engine.launch_at:
-            due = start + arrivals[submitted].at if submitted < count else engine.launch_at
-            clock.wait_until(min(due, engine.launch_at))
+            clock.wait_until(min(next_due(), engine.launch_at))
             continue
         result = engine.step()
         if result is None:
-            clock.wait_until(start + arrivals[submitted].at)
+            clock.wait_until(next_due())
             continue
         now = clock.now() - start
+        gaps.append(now - last[result.ids][first[result.ids] > 0])
         first[result.ids] = np.where(first[result.ids] == 0, now, first[result.ids])
         last[result.ids] = now
         finished += result.finished
     return Replayed(
         prompt_tokens=np.array([len(arrival.prompt) for arrival in arrivals]),
         output_tokens=np.array([arrival.output for arrival in arrivals]),
-        due=np.array([arrival.at for arrival in arrivals]),
+        due=due,
         first=first,
         last=last,
+        gaps=np.concatenate(gaps),
         finished=tuple(finished),
         duration=clock.now() - start,
     )

@@ -4,35 +4,38 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import torch
 
-from roseinfer.bench.cost import GPT2_ON_H200, StepCost, StepTimes, TimedRunner, fit
+from roseinfer.bench.cost import GPT2_ON_H200, StepTimes, TimedRunner
 from roseinfer.bench.replay import Arrival, Floats, Replayed, WallClock, replay
 from roseinfer.bench.simulator import SimulatedEngine, SimulatedRunner, VirtualClock
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.cache_size import configured_blocks
 from roseinfer.engine.core import Engine
-from roseinfer.engine.resolve import resolve_policies
+from roseinfer.engine.resolve import LARGE, resolve_policies
 from roseinfer.engine.runner import Runner
+from roseinfer.scheduler.cost import StepCost, StepCosts, fit
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A replay and its steps. `host`: CPU seconds of this process a step, if the device is simulated."""
+    """A replay and its steps, and what the engine learned of their costs. `host`: CPU seconds of this process
+    a step, if the device is simulated."""
 
     engine: str
     replayed: Replayed
     steps: StepTimes
     preemptions: int
+    costs: StepCosts
     host: float | None = None
 
 
-def measure(config: EngineConfig, arrivals: Sequence[Arrival]) -> Outcome:
+def measure(config: EngineConfig, arrivals: Sequence[Arrival], in_flight: int | None = None) -> Outcome:
     """Replay on a real engine, ids of prompts modulo its vocabulary. Raises RequestError when a request does
     not fit its limits."""
     engine, clock = Engine(config), WallClock()
@@ -45,15 +48,22 @@ def measure(config: EngineConfig, arrivals: Sequence[Arrival]) -> Outcome:
         return timed[0]
 
     engine.watch(watch)
-    replayed = replay(engine, arrivals, clock)
+    replayed = replay(engine, arrivals, clock, in_flight)
     engine.check_idle()
-    return Outcome(engine.info.describe(), replayed, timed[0].times, engine.preemptions)
+    return Outcome(engine.info.describe(), replayed, timed[0].times, engine.preemptions, engine.step_costs)
 
 
-def simulate(config: EngineConfig, arrivals: Sequence[Arrival], cost: StepCost, host: float) -> Outcome:
+def simulate(
+    config: EngineConfig,
+    arrivals: Sequence[Arrival],
+    cost: StepCost,
+    host: float,
+    in_flight: int | None = None,
+) -> Outcome:
     """Replay in virtual time; a step takes `cost` on the device, and `host` seconds before its launch.
 
-    Settings that depend on the device are those of a GPU. Raises ConfigError when a request does not fit.
+    Settings that depend on the device are those of a GPU, and where steps with prefill and decode share the
+    weights, of a large model. Raises ConfigError when a request does not fit.
     """
     clock = VirtualClock()
     longest = max(len(arrival.prompt) + arrival.output for arrival in arrivals)
@@ -62,15 +72,17 @@ def simulate(config: EngineConfig, arrivals: Sequence[Arrival], cost: StepCost, 
     if longest > min(max_model_len, num_blocks * config.block_size):
         raise ConfigError(f"the longest request has {longest} tokens; raise --max-model-len or --kv-tokens")
     timed = TimedRunner(SimulatedRunner(cost, host, clock), clock)
-    policies = resolve_policies(config, torch.device("cuda"))
+    policies = resolve_policies(config, torch.device("cuda"), LARGE + 1 if cost.shared else 0)
+    policies.costs.know(cost)  # as after a warm-up
     engine = SimulatedEngine(
         config, timed, policies, clock, max_model_len=max_model_len, num_blocks=num_blocks
     )
     start = time.process_time()
-    replayed = replay(engine, arrivals, clock)
+    replayed = replay(engine, arrivals, clock, in_flight)
     real = time.process_time() - start
     about = f"simulated, a KV cache of {num_blocks * config.block_size} tokens"
-    return Outcome(about, replayed, timed.times, engine.preemptions, real / len(timed.times.seconds))
+    host_s = real / len(timed.times.seconds)
+    return Outcome(about, replayed, timed.times, engine.preemptions, policies.costs, host_s)
 
 
 def read_cost(path: Path | None) -> StepCost:
@@ -116,14 +128,11 @@ def describe(outcome: Outcome, *, online: bool) -> list[str]:
         lines.append(
             f"Host: {outcome.host * 1e6:.0f} us of CPU time a step, the simulation's own part included"
         )
+    if outcome.costs.cost is not None:
+        fields = ", ".join(f"{name} {value * 1e6:.4g}" for name, value in asdict(outcome.costs.cost).items())
+        lines.append(f"Learned cost, us: {fields}; median error {outcome.costs.error:.1%}")
     if online:
-        several = replayed.output_tokens > 1
-        generation = (replayed.last - replayed.first)[several] / (replayed.output_tokens[several] - 1)
-        lines += [
-            _spread("TTFT", replayed.first - replayed.due),
-            _spread("TPOT", generation),
-            _spread("Latency", replayed.last - replayed.due),
-        ]
+        lines += [_spread(*spread) for spread in replayed.spreads().items()]
     return lines
 
 

@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roseinfer.batch import Batch, Ints
-from roseinfer.bench.cost import StepCost
 from roseinfer.bench.replay import Clock
 from roseinfer.config import EngineConfig
 from roseinfer.engine.loop import Loop
@@ -15,6 +14,7 @@ from roseinfer.engine.sampler import SamplingBatch
 from roseinfer.kvcache.blocks import BlockAllocator
 from roseinfer.kvcache.prefix import NoPrefixCache, PrefixCache
 from roseinfer.request.params import SamplingParams
+from roseinfer.scheduler.cost import StepCost
 from roseinfer.scheduler.policies import Policies
 from roseinfer.scheduler.request import Request
 from roseinfer.scheduler.running import Running

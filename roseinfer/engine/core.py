@@ -27,6 +27,7 @@ from roseinfer.models.config import weight_bytes
 from roseinfer.models.mlp import skew
 from roseinfer.request.limits import Limits
 from roseinfer.request.params import RequestError, SamplingParams
+from roseinfer.scheduler.cost import StepCosts
 from roseinfer.scheduler.request import Request
 from roseinfer.scheduler.running import Running
 from roseinfer.scheduler.scheduler import Scheduler, StepResult
@@ -118,6 +119,11 @@ class Engine:
     def drafts(self) -> DraftCounts | None:
         """Counts of drafted and accepted tokens since the start; None without `speculate`."""
         return None if self._speculation is None else self._speculation.counts
+
+    @property
+    def step_costs(self) -> StepCosts:
+        """The learned cost of steps."""
+        return self._scheduler.costs
 
     def watch(self, watcher: Callable[[Runner], Runner]) -> None:
         """Replace the runner by `watcher(runner)`. Call it when there is no work."""

@@ -9,7 +9,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from roseinfer.scheduler.policies import MIXED_SIZES
+from roseinfer.scheduler.policies import MIXED_PARTS
 from roseinfer.scheduler.speculation import MOST_ROWS
 
 #: Prompt tokens of the prefill graphs, and the most prompts in one. Larger steps run eagerly. The cost of
@@ -24,10 +24,8 @@ VERIFY_ROWS = (4, 8, 16, 32, MOST_ROWS)
 #: The most rows of a large model's step with a graph. Larger steps take longer to compute (some 35 ms for an
 #: 8B model) than to launch, and without a graph they need no padding. Measured on an H200, 2026-11-24.
 LARGE_ROWS = 2048
-#: For mixed steps with chunked prompts: decode batch size → how many graphs, each with other prompt tokens.
-MIXED_PARTS = dict(zip(MIXED_SIZES, (16, 8, 4, 4, 4), strict=True))
 #: Decode batch sizes of the graphs for mixed steps with whole prompts, which run when many requests decode.
-WHOLE_SIZES = MIXED_SIZES[1:]
+WHOLE_SIZES = tuple(MIXED_PARTS)[1:]
 #: Prompt tokens of those graphs are multiples of this.
 WHOLE_STRIDE = 256
 #: Steps that may be in flight.

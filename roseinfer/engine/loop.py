@@ -67,8 +67,9 @@ class Loop:
         if in_flight is None:
             if speculation is not None and not self._busy:
                 self._ended = self._clock()
+            begun = self._clock()
             in_flight = self._launch()
-            self._begun = self._clock()
+            self._begun = self._clock() if self._overlap else begun  # else a launch may be the computation
         if in_flight is None:
             return None
         batch, pending = in_flight.batch, in_flight.pending
@@ -77,8 +78,7 @@ class Loop:
         self._in_flight = self._launch() if self._overlap and not waits else None
         launched = self._clock()
         tokens = pending.tokens()
-        if self._pace is not None:
-            self._measure(self._pace, batch, before, launched)
+        self._measure(batch, before, launched)
         result, logprobs = self._scheduler.process(batch, tokens), pending.logprobs()
         if speculation is not None:
             ended, begun = self._clock(), self._ended
@@ -95,12 +95,15 @@ class Loop:
             return replace(result, logprobs=logprobs.where(np.isin(logprobs.ids, result.ids)))
         return replace(result, logprobs=logprobs.where(np.isin(in_flight.logprob_rows, result.rows)))
 
-    def _measure(self, pace: Pace, batch: Batch, before: float, launched: float) -> None:
+    def _measure(self, batch: Batch, before: float, launched: float) -> None:
         """The step of `batch` has just ended; the next was launched from `before` to `launched`, and begins
         now."""
-        ended = self._clock()
-        pace.ended(batch, ended - self._begun)
-        self._begun, self.launch_at = ended, 0.0
+        ended, pace = self._clock(), self._pace
+        taken, self._begun, self.launch_at = ended - self._begun, ended, 0.0
+        self._scheduler.costs.note(batch, taken)
+        if pace is None:
+            return
+        pace.ended(batch, taken)
         if self._in_flight is not None:
             pace.launched(launched - before, late=ended - launched < _AT_ONCE_S)
             self.launch_at = ended + pace.wait_s(self._in_flight.batch)

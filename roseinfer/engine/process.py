@@ -245,8 +245,8 @@ def _send_all(channels: EngineChannels, message: Ready | Failed | Record) -> Non
 def _load(engine: Engine) -> Load:
     return Load(
         engine.num_running, engine.num_waiting, engine.kv_usage, engine.preemptions,
-        engine.prompt_tokens, engine.cached_tokens, engine.expert_skew,
-        engine.drafts,
+        engine.prompt_tokens, engine.cached_tokens, engine.expert_skew, engine.drafts,
+        engine.step_costs.error,
     )  # fmt: skip
 
 

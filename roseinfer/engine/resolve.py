@@ -11,27 +11,25 @@ from roseinfer.config import ConfigError, Device, Dtype, EngineConfig, KVCacheDt
 from roseinfer.e4m3 import E4M3
 from roseinfer.engine.graphs import LARGE_ROWS, MixedSteps
 from roseinfer.scheduler.admission import Admission, Fifo, Pack
+from roseinfer.scheduler.cost import UNLIMITED, StepCosts
 from roseinfer.scheduler.policies import (
     Alternate,
     ChunkedPrompts,
     Composition,
-    FillUp,
     Policies,
     TakeAlong,
     WholePrompts,
     decode_first,
     prefill_first,
 )
+from roseinfer.scheduler.weighed import AIMS, Aim, Weighed
 
 #: With at least this many cores, processes that busy-wait leave enough to others.
 _SPARE_CORES = 8
-#: A GPU mixes prefill and decode in every step, so that both read the weights once, for models of more than
-#: `_LARGE` bytes of weights. Smaller models, whose mixed steps must be captured to be fast, do so from
-#: `_MANY` requests on, with `_ROWS` prompt tokens a step. Measured on an H200, 2026-11-22.
-_LARGE, _MANY, _ROWS = 4 * 10**9, 128, 1024
-#: For large models: how many requests wait or decode at most, and the rows of a step then. A few prompts are
-#: computed in one step, so that all of them soon decode together. Measured on an H200, 2026-11-24.
-STEP_ROWS = ((16, 8192), (47, 2048), (64, 768), (256, 2048))
+#: A GPU weighs steps by their cost for models of more than `LARGE` bytes of weights, whose mixed steps are
+#: captured. Steps of smaller models mix prefill and decode from `_MANY` requests on, with `_ROWS` prompt
+#: tokens a step. Measured on an H200, 2026-11-22.
+LARGE, _MANY, _ROWS = 4 * 10**9, 128, 1024
 #: Requests of one client that decode in a step on a CPU, where each costs, while another client has no more.
 _CLIENT_ROWS = 16
 TORCH_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
@@ -79,32 +77,46 @@ def resolve_policies(config: EngineConfig, device: torch.device, weights: int = 
     admissions: dict[str, Admission] = {"fifo": Fifo(), "pack": Pack(config.admission_lookahead)}
     chunk = config.chunked_prefill_size
     of_client = None if device.type == "cuda" else _CLIENT_ROWS
-    prompt_tokens = 128 if device.type != "cuda" else 8192 if weights > _LARGE else 4096
+    most = 128 if device.type != "cuda" else 8192 if weights > LARGE else 4096
+    most, costs = config.prefill_max_tokens or most, StepCosts()
+    composition = resolve_composition(config, device, weights, costs)
+    if isinstance(composition, Weighed) and chunk is not None:
+        most = min(most, chunk)
     return Policies(
         max_batch_size=min(config.max_batch_size or config.max_active_requests, config.max_active_requests),
         client_batch_size=config.client_batch_size or of_client,
         prefill_max_batch_size=config.prefill_max_batch_size,
-        prefill_max_tokens=config.prefill_max_tokens or prompt_tokens,
+        prefill_max_tokens=most,
         admission=admissions[config.admission_policy],
         chunking=WholePrompts() if chunk is None else ChunkedPrompts(chunk),
-        composition=resolve_composition(config, device, weights),
+        composition=composition,
+        costs=costs,
     )
 
 
-def resolve_composition(config: EngineConfig, device: torch.device, weights: int) -> Composition:
-    """Return how steps are composed. A GPU alternates between prefill and decode steps, unless the model
-    computes both in one forward pass: a large model always does, others do with many requests."""
+def resolve_composition(
+    config: EngineConfig, device: torch.device, weights: int, costs: StepCosts
+) -> Composition:
+    """Return how steps are composed: by switches that say it, else by limits and what is preferred.
+
+    A GPU alternates between prefill and decode steps, unless the model computes both in one forward pass: a
+    large model's steps are weighed, others mix with many requests.
+    """
+    on_gpu, prefer, chunk = device.type == "cuda", config.prefer, config.chunked_prefill_size
     if not config.decode_first:
         return prefill_first
-    mixed = device.type != "cuda" if config.mixed_steps is None else config.mixed_steps
-    if mixed:
+    if config.mixed_steps is not None:
+        return decode_first if config.mixed_steps else Alternate()
+    tpot, ttft = (ms and ms / 1e3 for ms in (config.target_tpot_ms, config.target_ttft_ms))
+    if tpot or ttft or (weights > LARGE if on_gpu else prefer == "latency"):
+        aim = AIMS[prefer] if chunk is None else Aim(pace=UNLIMITED)
+        rows = chunk or LARGE_ROWS if on_gpu and weights else None
+        return Weighed(costs, aim, rows=rows, tpot=tpot, ttft=ttft)
+    if prefer == "first-token" or (on_gpu and prefer == "throughput" and not weights):
+        return prefill_first
+    if not on_gpu:
         return decode_first
-    if config.mixed_steps is None and weights > _LARGE:
-        chunk = config.chunked_prefill_size
-        return FillUp(STEP_ROWS if chunk is None else ((config.max_active_requests, chunk),))
-    if config.mixed_steps is None and weights and config.chunked_prefill_size is None:
-        return TakeAlong(_MANY, _ROWS)
-    return Alternate()
+    return TakeAlong(_MANY, _ROWS) if weights and chunk is None else Alternate()
 
 
 def resolve_spin_ms(config: EngineConfig, device: torch.device) -> float:
@@ -122,7 +134,7 @@ def resolve_settings(
     on_gpu = device.type == "cuda"
     overlap = on_gpu if config.overlap_schedule is None else config.overlap_schedule
     late = on_gpu and config.tensor_parallel_size == 1 if config.late_launch is None else config.late_launch
-    mixed = policies.composition is decode_first or isinstance(policies.composition, FillUp | TakeAlong)
+    mixed = policies.composition is decode_first or isinstance(policies.composition, Weighed | TakeAlong)
     return replace(
         config,
         device="cuda" if on_gpu else "cpu",
@@ -143,16 +155,16 @@ def resolve_settings(
 def chunk_size(config: EngineConfig, policies: Policies) -> int | None:
     """The most tokens of one prompt in a step; None where prompts are not chunked."""
     composition = policies.composition
-    if isinstance(composition, FillUp):
-        return min(policies.prefill_max_tokens, composition.most)
+    if isinstance(composition, Weighed) and composition.rows:
+        return min(policies.prefill_max_tokens, composition.rows)
     return config.chunked_prefill_size
 
 
 def captured_steps(policies: Policies, capacity: int) -> MixedSteps:
     """Return the mixed prefill-decode steps to capture as CUDA graphs, for `capacity` running rows."""
     composition = policies.composition
-    if isinstance(composition, FillUp):
-        return MixedSteps(min(LARGE_ROWS, composition.most), cut=True)
+    if isinstance(composition, Weighed) and composition.rows:
+        return MixedSteps(min(LARGE_ROWS, composition.rows), cut=True)
     if isinstance(composition, TakeAlong) and capacity >= composition.requests:
         return MixedSteps(composition.rows)
     return MixedSteps()

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from roseinfer.batch import NO_INTS, Ints
 from roseinfer.scheduler.admission import Admission, Fifo
+from roseinfer.scheduler.cost import StepCosts
 
 
 @dataclass(frozen=True)
@@ -63,12 +64,18 @@ class StepParts:
 
     Calling `prompts` or `decode` makes the part and gives its requests their blocks, so the part that is
     called first takes blocks before the other; `decode` may preempt.
+
+    Where requests wait: `tokens`, how many tokens of their prompts are not computed; `context`, the tokens
+    of those that decode; `waited`, the longest wait in seconds.
     """
 
     prompts: Prompts
     decode: Callable[[], Ints]
     waiting: int
     decoding: int = 0
+    tokens: int = 0
+    context: int = 0
+    waited: Callable[[], float] = float
 
 
 #: Composes a step: calls for one or both of its parts. Returns chunks of prompts, and decode rows `[D]`.
@@ -119,8 +126,9 @@ class Alternate:
         return rows
 
 
-#: Decode batch sizes to which captured mixed steps are padded.
-MIXED_SIZES = (16, 64, 128, 192, 256)
+#: Decode batch sizes to which captured mixed steps are padded, and for chunked prompts how many graphs each
+#: has, with other numbers of prompt tokens.
+MIXED_PARTS = {16: 16, 64: 8, 128: 4, 192: 4, 256: 4}
 
 
 class TakeAlong:
@@ -139,38 +147,11 @@ class TakeAlong:
         return parts.prompts(self.rows), rows
 
 
-class FillUp:
-    """Every step decodes and is filled up with chunks of prompts, so that both read the weights once, as in
-    Sarathi-Serve (Agrawal et al., OSDI 2024).
-
-    `rows`: how many requests wait or decode at most, and the rows that a step then has; the last serves for
-    more. Decode rows count as padded to MIXED_SIZES in captured steps, and leave at least half of the rows.
-    """
-
-    def __init__(self, rows: tuple[tuple[int, int], ...]) -> None:
-        self.rows = rows
-
-    def __call__(self, parts: StepParts) -> tuple[list[Chunk], Ints]:
-        decoding = parts.decode()
-        return parts.prompts(self.budget(parts.waiting, len(decoding)), cut=True), decoding
-
-    @property
-    def most(self) -> int:
-        """Rows of the largest steps."""
-        return max(rows for _, rows in self.rows)
-
-    def budget(self, waiting: int, decoding: int) -> int:
-        """Prompt tokens of a step where `waiting` requests wait and `decoding` requests decode."""
-        rows = next((rows for most, rows in self.rows if waiting + decoding <= most), self.rows[-1][1])
-        padded = next((size for size in (0, *MIXED_SIZES) if decoding <= size), decoding)
-        return max(rows - padded, rows // 2, 1)
-
-
 @dataclass(frozen=True)
 class Policies:
     """Limits of a step: decoding requests, prompts, and prompt tokens. Then how requests are admitted,
-    prompts chunked and steps composed, and how many requests of one client decode in a step while another
-    client has no more running (None: all)."""
+    prompts chunked and steps composed, what steps cost, and how many requests of one client decode in a step
+    while another client has no more running (None: all)."""
 
     max_batch_size: int
     prefill_max_batch_size: int
@@ -178,4 +159,5 @@ class Policies:
     admission: Admission = field(default_factory=Fifo)
     chunking: Chunking = field(default_factory=WholePrompts)
     composition: Composition = decode_first
+    costs: StepCosts = field(default_factory=StepCosts)
     client_batch_size: int | None = None

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from roseinfer.kvcache.prefix import PrefixCache, Reuse
 from roseinfer.request.logprobs import StepLogprobs
 from roseinfer.request.params import Finished, FinishReason
 from roseinfer.scheduler.assemble import assemble
+from roseinfer.scheduler.cost import StepCosts
 from roseinfer.scheduler.policies import Chunk, ChunkedPrompts, Chunking, Policies, StepParts, WholePrompts
 from roseinfer.scheduler.request import Request
 from roseinfer.scheduler.running import Running
@@ -109,6 +111,11 @@ class Scheduler:
         self.preemptions = 0
 
     @property
+    def costs(self) -> StepCosts:
+        """The learned cost of steps."""
+        return self._policies.costs
+
+    @property
     def num_waiting(self) -> int:
         return len(self._waiting)
 
@@ -141,8 +148,12 @@ class Scheduler:
                 return None
             self._preempt(victim)
         running = self._running
-        waiting = len(self._waiting) + len(running.prefilling)
-        parts = StepParts(self._prompts, self._decode, waiting, len(running.decoding))
+        parts = StepParts(self._prompts, self._decode, 0, len(running.decoding))
+        if waiting := len(self._waiting) + len(running.prefilling):
+            rest = sum(int(running.length[row] - running.computed[row]) for row in running.prefilling)
+            context = int(running.length[running.decoding].sum())
+            tokens = self._waiting.tokens + rest
+            parts = replace(parts, waiting=waiting, tokens=tokens, context=context, waited=self._waited)
         try:
             chunks, decode = self._policies.composition(parts)
         except _MustWaitError:
@@ -188,6 +199,14 @@ class Scheduler:
             running.tokens[row, length : length + len(draft)] = draft
             chunks.append(Chunk(row, length - 1, 1 + len(draft), last=True))
         return chunks if any(chunk.count > 1 for chunk in chunks) else []
+
+    def _waited(self) -> float:
+        """The longest that a request has waited for its first token, in seconds."""
+        waiting = [
+            *(self._running.request(row) for row in self._running.prefilling),
+            *islice(self._waiting, 1),
+        ]
+        return max((self._clock() - request.submitted for request in waiting), default=0.0)
 
     def launched(self, batch: Batch) -> None:
         """Record that the batch was launched: each of its requests has one more token, still UNKNOWN. One

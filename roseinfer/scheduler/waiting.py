@@ -22,6 +22,7 @@ class Waiting:
         self._client_of: dict[int, int] = {}
         self._served: dict[int, int] = {}  # tokens, of every client that has requests here
         self._level = 0
+        self.tokens = 0  # of the waiting requests
         self.running: Counter[int] = Counter()  # requests of each client
 
     def __len__(self) -> int:
@@ -55,6 +56,7 @@ class Waiting:
         client = request.client
         self._served.setdefault(client, self._level)
         self._queues.setdefault(client, OrderedDict())[request.id] = request
+        self.tokens += len(request.tokens)
         self._client_of[request.id] = client
 
     def put_back(self, request: Request) -> None:
@@ -100,7 +102,7 @@ class Waiting:
     def _take(self, client: int, request_id: int) -> None:
         del self._client_of[request_id]
         queue = self._queues[client]
-        del queue[request_id]
+        self.tokens -= len(queue.pop(request_id).tokens)
         if not queue:
             del self._queues[client]
 

@@ -141,5 +141,6 @@ def together(loads: Sequence[Load]) -> Load:
     """Combine the loads of several replicas: sums, and means of shares."""
     names = ("running", "waiting", "preemptions", "prompt_tokens", "cached_tokens")
     sums = {name: sum(getattr(load, name) for load in loads) for name in names}
-    usage, skew = (fmean(getattr(load, name) for load in loads) for name in ("kv_usage", "expert_skew"))
-    return Load(kv_usage=usage, expert_skew=skew, **sums)
+    shares = ("kv_usage", "expert_skew", "step_cost_error")
+    usage, skew, error = (fmean(getattr(load, name) for load in loads) for name in shares)
+    return Load(kv_usage=usage, expert_skew=skew, step_cost_error=error, **sums)

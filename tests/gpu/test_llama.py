@@ -23,8 +23,6 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 NEW = 12
 #: Seconds after which the processes of an engine on several GPUs are stuck.
 RANKS_S = 150
-#: Rows of steps, by the requests that decode: prompts are cut with and without a graph.
-CUTS = ((4, 1024), (20, 256), (64, 1500))
 
 
 @pytest.fixture(scope="module", params=LLAMAS)
@@ -53,8 +51,8 @@ def mixture(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Case]]
 @pytest.mark.parametrize(
     "settings",
     [
-        {}, {"dtype": "fp16", "_LARGE": 0, "chunked_prefill_size": 64}, {"dtype": "fp32"},
-        {"dtype": "fp32", "fused_ops": False}, {"_LARGE": 0, "prefix_cache": True, "kv_tokens": 4096},
+        {}, {"dtype": "fp16", "LARGE": 0, "chunked_prefill_size": 64}, {"dtype": "fp32"},
+        {"dtype": "fp32", "fused_ops": False}, {"LARGE": 0, "prefix_cache": True, "kv_tokens": 4096},
     ],
     ids=str,
 )  # fmt: skip
@@ -68,16 +66,17 @@ def test_answers_of_a_mixture(mixture: tuple[Path, list[Case]], settings: dict[s
         {},
         {"dtype": "fp16", "mixed_steps": True, "max_batch_size": 24},
         {"dtype": "fp32"},
-        {"_LARGE": 0, "chunked_prefill_size": 64},
-        {"_LARGE": 0},
-        {"_LARGE": 0, "STEP_ROWS": CUTS, "prefix_cache": True, "kv_tokens": 4096},
-        {"_LARGE": 0, "STEP_ROWS": CUTS, "prefix_cache": True, "prefill_backend": "triton"},
-        {"_LARGE": 0, "STEP_ROWS": CUTS, "prefix_cache": True, "prefill_backend": "flash-attn-3"},
+        {"LARGE": 0, "chunked_prefill_size": 64},
+        {"LARGE": 0},
+        {"LARGE": 0, "prefer": "latency", "prefix_cache": True, "kv_tokens": 4096},
+        {"LARGE": 0, "prefer": "throughput", "prefix_cache": True, "prefill_backend": "triton"},
+        {"LARGE": 0, "prefer": "latency", "prefix_cache": True, "prefill_backend": "flash-attn-3"},
+        {"LARGE": 0, "prefer": "first-token"},
         {"_MANY": 8, "_ROWS": 512},
         {"chunked_prefill_size": 48, "prefill_max_tokens": 96, "prefix_cache": True, "kv_tokens": 4096},
         {"fused_ops": False},
         {"quantization": "fp8"},
-        {"quantization": "fp8", "fused_ops": False, "_LARGE": 0, "chunked_prefill_size": 64},
+        {"quantization": "fp8", "fused_ops": False, "LARGE": 0, "chunked_prefill_size": 64},
         {"kv_cache_dtype": "fp8"},
         {"kv_cache_dtype": "fp8", "dtype": "fp16", "mixed_steps": True, "max_batch_size": 24},
         {"kv_cache_dtype": "fp8", "chunked_prefill_size": 48, "prefix_cache": True, "kv_tokens": 4096},
@@ -86,7 +85,7 @@ def test_answers_of_a_mixture(mixture: tuple[Path, list[Case]], settings: dict[s
         {"kv_cache_dtype": "fp8", "paged_attn": False, "cuda_graph": False, "block_size": 8},
         {"kv_cache_dtype": "fp8", "tensor_parallel_size": 2, "prefix_cache": True},
         {"tensor_parallel_size": 2},
-        {"tensor_parallel_size": 2, "_LARGE": 0, "chunked_prefill_size": 64, "prefix_cache": True},
+        {"tensor_parallel_size": 2, "LARGE": 0, "chunked_prefill_size": 64, "prefix_cache": True},
         {"tensor_parallel_size": 4},
         {"tensor_parallel_size": 2, "quantization": "fp8"},
     ],

@@ -32,6 +32,10 @@ _GAUGES = {
         "load.expert_skew",
         "Tokens of the busiest expert over the mean of its layer's, averaged over layers; 0 without.",
     ),
+    "step_cost_error": (
+        "load.step_cost_error",
+        "Median relative error of the expected durations of the last steps; 0 until there are enough.",
+    ),
     "engine_silent": ("counters.silent", "1 while the engine has work and gives no sign of life."),
     "inflight": ("counters.inflight", "Answers in flight in the front ends."),
 }

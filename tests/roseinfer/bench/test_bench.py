@@ -8,7 +8,7 @@ import os
 import queue
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from roseinfer.bench import scheduler, streaming
-from roseinfer.bench.cost import GPT2_ON_H200, StepCost, StepTimes, fit
+from roseinfer.bench.cost import GPT2_ON_H200, StepTimes
 from roseinfer.bench.replay import Arrival, from_trace, uniform
 from roseinfer.cli import app
-from roseinfer.config import ConfigError, EngineConfig
+from roseinfer.config import ConfigError, EngineConfig, Prefer
 from roseinfer.request.params import Finished, FinishReason, RequestError, SamplingParams
+from roseinfer.scheduler.cost import StepCost, fit
 from roseinfer.scheduler.scheduler import StepResult
 from roseinfer.tokenizer.tokenizer import Tokenizer
 from tests.roseinfer.conftest import make_gpt2
@@ -106,6 +107,9 @@ CONFIGS = st.builds(
     chunked_prefill_size=st.none() | st.integers(1, 60),
     admission_policy=st.sampled_from(["fifo", "pack"]),
     decode_first=st.booleans(),
+    prefer=st.sampled_from(get_args(Prefer)),
+    target_tpot_ms=st.none() | st.floats(500, 3000),
+    target_ttft_ms=st.none() | st.floats(1, 9000),
     prefix_cache=st.booleans(),
     overlap_schedule=st.booleans(),
     late_launch=st.booleans(),
@@ -134,12 +138,21 @@ def test_thousands_of_requests_in_virtual_time() -> None:
 
 def test_a_cost_is_found_again_from_what_it_costs() -> None:
     rng = np.random.default_rng(0)
-    cost = StepCost(5e-4, 4e-7, 2e-10, 4e-4, 4e-6, 1e-9)
+    cost = StepCost(5e-4, 4e-7, 2e-10, 4e-4, 4e-6, 1e-9, 2e-4)
     sizes = rng.integers(0, 1500, 60) * rng.integers(0, 2, 60)
     steps = [
-        (float(n > 0), float(n), n * (n + 1) / 2, 1.0, float(rows), rows * float(rng.integers(1, 900)))
+        (
+            float(n > 0),
+            float(n),
+            n * (n + 1) / 2,
+            1.0,
+            float(rows),
+            rows * float(rng.integers(1, 900)),
+            -float(n > 0),
+        )
         for n, rows in zip(sizes, rng.integers(1, 250, 60), strict=True)
     ]
+    steps += [(1.0, float(n), n * (n + 1) / 2, 0.0, 0.0, 0.0, 0.0) for n in (50, 700)]
     fitted = fit(steps, [sum(np.array(step) * list(vars(cost).values())) for step in steps])
     assert list(vars(fitted).values()) == pytest.approx(list(vars(cost).values()), rel=1e-3)
 

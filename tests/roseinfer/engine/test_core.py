@@ -36,6 +36,8 @@ def plain(gpt2_folder: Path) -> list[list[int]]:
         {"prefix_cache": True},
         {"chunked_prefill_size": 24},
         {"decode_first": False, "prefill_max_tokens": 2048},
+        {"prefer": "latency", "target_ttft_ms": 50.0},
+        {"prefer": "first-token", "target_tpot_ms": 2.0, "overlap_schedule": True},
         {"max_batch_size": 5},
         {"kv_tokens": 800, "prefill_max_tokens": 2048},
         {"kv_tokens": 500, "prefill_max_tokens": 2048, "overlap_schedule": True, "prefix_cache": True},

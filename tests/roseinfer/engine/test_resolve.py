@@ -12,21 +12,24 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from roseinfer.batch import NO_INTS
 from roseinfer.config import REPLICA, REPLICAS, ConfigError, EngineConfig, option
 from roseinfer.engine.cache_size import kv_bytes, memory_in_use, resolve_memory_share
 from roseinfer.engine.graphs import LARGE_ROWS, MixedSteps
 from roseinfer.engine.load import check_ranks, own_gpu
-from roseinfer.engine.resolve import STEP_ROWS, captured_steps, chunk_size, resolve_policies, resolve_settings
+from roseinfer.engine.resolve import captured_steps, chunk_size, resolve_policies, resolve_settings
 from roseinfer.models.load import load
 from roseinfer.models.shard import Shard
+from roseinfer.scheduler.cost import StepCosts
 from roseinfer.scheduler.policies import (
-    MIXED_SIZES,
+    MIXED_PARTS,
     Alternate,
-    FillUp,
+    StepParts,
     TakeAlong,
     decode_first,
     prefill_first,
 )
+from roseinfer.scheduler.weighed import Weighed
 from rosemodels import llama
 
 GPU, CPU = torch.device("cuda"), torch.device("cpu")
@@ -40,7 +43,15 @@ SMALL, LARGE = 10**9, 16 * 10**9
         (EngineConfig(), GPU, 0, Alternate),
         (EngineConfig(), GPU, SMALL, TakeAlong),
         (EngineConfig(chunked_prefill_size=64), GPU, SMALL, Alternate),
-        (EngineConfig(), GPU, LARGE, FillUp),
+        (EngineConfig(), GPU, LARGE, Weighed),
+        (EngineConfig(chunked_prefill_size=512), GPU, LARGE, Weighed),
+        (EngineConfig(prefer="latency"), CPU, 0, Weighed),
+        (EngineConfig(prefer="first-token"), CPU, 0, prefill_first),
+        (EngineConfig(prefer="throughput"), CPU, 0, decode_first),
+        (EngineConfig(prefer="throughput"), GPU, 0, prefill_first),
+        (EngineConfig(prefer="latency"), GPU, SMALL, TakeAlong),
+        (EngineConfig(target_tpot_ms=20), GPU, 0, Weighed),
+        (EngineConfig(target_ttft_ms=200), CPU, 0, Weighed),
         (EngineConfig(mixed_steps=False), GPU, LARGE, Alternate),
         (EngineConfig(mixed_steps=True), GPU, LARGE, decode_first),
         (EngineConfig(decode_first=False), GPU, LARGE, prefill_first),
@@ -63,8 +74,8 @@ def test_answers_of_one_client_take_turns_on_a_cpu() -> None:
 @pytest.mark.parametrize(
     ("config", "weights", "chunk", "mixed"),
     [
-        (EngineConfig(), LARGE, 8192, MixedSteps(LARGE_ROWS, cut=True)),
-        (EngineConfig(prefill_max_tokens=4096), LARGE, 4096, MixedSteps(LARGE_ROWS, cut=True)),
+        (EngineConfig(), LARGE, 2048, MixedSteps(LARGE_ROWS, cut=True)),
+        (EngineConfig(prefill_max_tokens=1024), LARGE, 1024, MixedSteps(LARGE_ROWS, cut=True)),
         (EngineConfig(chunked_prefill_size=512), LARGE, 512, MixedSteps(512, cut=True)),
         (EngineConfig(), SMALL, None, MixedSteps(1024)),
         (EngineConfig(max_active_requests=64), SMALL, None, MixedSteps()),
@@ -118,11 +129,11 @@ def test_no_graph_is_larger_than_a_step(tokens: int, cut: bool, max_batch: int, 
     assert len(set(sizes)) == len(sizes)
 
 
-@given(st.integers(1, MIXED_SIZES[-1]))
+@given(st.integers(1, max(MIXED_PARTS)))
 def test_a_step_of_many_requests_has_a_graph(decoding: int) -> None:
-    """FillUp fills it up to that many rows, whatever is the largest batch that holds these requests."""
-    rows = next(rows for most, rows in STEP_ROWS if decoding <= most)
-    prompts = FillUp(((decoding, min(rows, LARGE_ROWS)),)).budget(0, decoding)
+    """Weighed fills it up to that many rows, whatever is the largest batch that holds these requests."""
+    parts = StepParts(lambda *_, **__: [], lambda: NO_INTS, 1)
+    prompts = Weighed(StepCosts(), rows=LARGE_ROWS).budget(parts, decoding)
     for max_batch in (decoding, 256, 512):
         sizes = MixedSteps(LARGE_ROWS, cut=True).sizes(max_batch, 8192)
         assert any(tokens >= prompts and batch >= decoding for tokens, batch in sizes)

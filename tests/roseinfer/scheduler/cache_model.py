@@ -17,10 +17,10 @@ from roseinfer.kvcache.blocks import BlockAllocator
 from roseinfer.kvcache.prefix import NoPrefixCache, PrefixCache
 from roseinfer.request.params import FinishReason, SamplingParams
 from roseinfer.scheduler.admission import Fifo, Pack
+from roseinfer.scheduler.cost import StepCost, StepCosts
 from roseinfer.scheduler.policies import (
     Alternate,
     ChunkedPrompts,
-    FillUp,
     Policies,
     TakeAlong,
     WholePrompts,
@@ -31,6 +31,7 @@ from roseinfer.scheduler.request import Request
 from roseinfer.scheduler.running import Running
 from roseinfer.scheduler.scheduler import Scheduler
 from roseinfer.scheduler.speculation import LONGEST, MOST_ROWS, Speculation
+from roseinfer.scheduler.weighed import AIMS, Weighed
 
 BLOCK, CONTEXT, VOCAB, EOS = 4, 64, 60, 7
 LOOKAHEAD = 3
@@ -108,11 +109,11 @@ class CacheModel(Runner):
             return
         policies = self._policies
         counts = [segment.count for segment in batch.segments]
-        along = policies.composition if isinstance(policies.composition, TakeAlong | FillUp) else None
-        chunked = isinstance(along, FillUp) or isinstance(policies.chunking, ChunkedPrompts)
+        along = policies.composition if isinstance(policies.composition, TakeAlong | Weighed) else None
+        chunked = isinstance(policies.chunking, ChunkedPrompts)
         assert (len(counts) <= 1 and not chunked) or sum(counts) <= policies.prefill_max_tokens
-        if isinstance(along, FillUp):
-            assert sum(counts) <= along.most
+        if isinstance(along, Weighed) and along.rows and len(batch.decode_lengths):
+            assert sum(counts) <= along.rows
         elif isinstance(policies.chunking, ChunkedPrompts) and along is None:
             assert max(counts, default=0) <= policies.chunking.size
         assert len(counts) <= policies.prefill_max_batch_size
@@ -188,6 +189,13 @@ class Setup:
     speculates: bool = False
 
 
+def known(token: float) -> StepCosts:
+    """Costs of steps in which a row takes `token` seconds."""
+    costs = StepCosts()
+    costs.know(StepCost(0, token, 0, 0, token, 0))
+    return costs
+
+
 POLICIES = st.builds(
     Policies,
     max_batch_size=st.integers(1, 8),
@@ -199,7 +207,14 @@ POLICIES = st.builds(
         st.sampled_from([decode_first, prefill_first]),
         st.builds(Alternate),
         st.builds(TakeAlong, st.integers(1, 6), st.integers(1, 60)),
-        st.builds(lambda few, many: FillUp(((2, few), (4, many))), st.integers(1, 60), st.integers(1, 60)),
+        st.builds(
+            lambda token, aim, **limits: Weighed(known(token), AIMS[aim], **limits),
+            st.floats(0, 0.05),
+            st.sampled_from(list(AIMS)),
+            rows=st.none() | st.integers(1, 60),
+            tpot=st.none() | st.floats(1e-3, 1),
+            ttft=st.none() | st.floats(1e-6, 1),
+        ),
     ),
     client_batch_size=st.none() | st.integers(1, 3),
 )

@@ -16,13 +16,13 @@ from roseinfer.kvcache.blocks import BlockAllocator
 from roseinfer.kvcache.prefix import NoPrefixCache
 from roseinfer.request.params import FinishReason, SamplingParams
 from roseinfer.scheduler.admission import Fifo, Pack
+from roseinfer.scheduler.cost import UNLIMITED, StepCosts
 from roseinfer.scheduler.policies import (
     MOST_IN_A_ROW,
     Alternate,
     Chunk,
     ChunkedPrompts,
     Composition,
-    FillUp,
     Policies,
     StepParts,
     TakeAlong,
@@ -34,6 +34,7 @@ from roseinfer.scheduler.request import Request
 from roseinfer.scheduler.running import Running
 from roseinfer.scheduler.scheduler import Scheduler
 from roseinfer.scheduler.waiting import Waiting
+from roseinfer.scheduler.weighed import Weighed
 
 from .cache_model import BLOCK, EOS, LOOKAHEAD, SETUPS, Job, Setup, jobs_of, serve
 
@@ -170,7 +171,10 @@ def scheduler_of(policies: Policies, prompts: int) -> Scheduler:
 
 @pytest.mark.parametrize("rows", [4, 64, 4096])
 def test_parts_of_prompts_keep_to_the_limit_of_a_step(rows: int) -> None:
-    scheduler = scheduler_of(Policies(8, 8, 16, composition=FillUp(((8, rows),))), 4)
+    scheduler = scheduler_of(Policies(8, 8, 16, composition=Weighed(StepCosts(), rows=rows)), 4)
+    batch = scheduler.prepare()
+    assert batch is not None
+    scheduler.launched(batch)
     batch = scheduler.prepare()
     assert batch is not None and 0 < batch.decode_start <= 16
 
@@ -253,17 +257,17 @@ def budgets_of(how: Composition, wait: int, decoding: int) -> tuple[list[tuple[i
     return budgets, len(rows)
 
 
-FILL = FillUp(((47, 8192), (64, 768), (256, 2048)))
+def fill(rows: int) -> Weighed:
+    return Weighed(StepCosts(), rows=rows)
 
 
 @pytest.mark.parametrize(
     ("how", "waiting", "decoding", "budget", "rows"),
     [
-        # The number depends on how many there are; those that decode count in 64s and leave half of the rows.
-        (FILL, 2, 0, (8192, True), 0), (FILL, 2, 45, (8128, True), 45), (FILL, 2, 46, (704, True), 46),
-        (FILL, 20, 44, (704, True), 44),
-        (FILL, 2, 65, (1920, True), 65), (FILL, 1, 1900, (1024, True), 1900),
-        (FillUp(((8, 1),)), 2, 3, (1, True), 3),  # a step of few rows still takes a token of a prompt along
+        # Those that decode count as padded, and leave half of the rows.
+        (fill(2048), 2, 0, (UNLIMITED, False), 0), (fill(8192), 2, 45, (8128, True), 45),
+        (fill(2048), 2, 65, (1920, True), 65), (fill(2048), 1, 1900, (1024, True), 1900),
+        (fill(1), 2, 3, (1, True), 3),  # a step of few rows still takes a token of a prompt along
         (TakeAlong(16, 1024), 2, 64, (1024, False), 64),  # many requests share steps with whole prompts
         (TakeAlong(16, 1024), 7, 8, (None, False), 0),  # few take turns
         (TakeAlong(16, 1024), 0, 8, (None, False), 8),

@@ -210,7 +210,7 @@ def test_models_and_server_info(serving: Any, text_model: Any) -> None:
     assert info["settings"]["dtype"] == "float32" and info["settings"]["model"] == str(text_model.folder)
     assert info["load"].keys() == {
         "running", "waiting", "kv_usage", "preemptions", "prompt_tokens", "cached_tokens", "inflight",
-        "expert_skew",
+        "expert_skew", "drafts", "step_cost_error",
     }  # fmt: skip
     assert serving.request("/health").status == 200
 

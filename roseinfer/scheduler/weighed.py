@@ -1,0 +1,109 @@
+"""Composes steps by what they are expected to cost, for what is preferred, within limits where they hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from roseinfer.batch import NO_INTS, Ints
+from roseinfer.scheduler.cost import StepCosts
+from roseinfer.scheduler.policies import MIXED_PARTS, Chunk, StepParts
+
+#: Most seconds of a step of prompts alone, and of one in which others decode, too, if that is more than twice
+#: the time in which they decode without prompts. Either has as many prompt tokens at least.
+ALONE_S, BESIDE_S, LEAST = 0.11, 0.055, 64
+#: Most seconds that running requests wait for steps of prompts alone.
+STALL_S = 2.0
+
+
+@dataclass(frozen=True)
+class Aim:
+    """A preference: which steps it asks for while requests decode and prompts wait.
+
+    Args:
+        alone: which prompts have steps of their own: "many", more than one such step takes, so that all
+            then decode together; "few", no more than one takes, so that they are there at once; None: none.
+        pace: a step with prompts takes at most so many times as long as one without,
+        drain: unless it must take longer so that what waits is computed in so many steps.
+    """
+
+    alone: Literal["few", "many"] | None = None
+    pace: float | None = None
+    drain: int | None = None
+
+
+#: By --prefer. The values are from the simulation in docs/notes/h200-llama.md.
+AIMS = {
+    "latency": Aim(pace=2.5, drain=32),
+    "balanced": Aim("many"),
+    "first-token": Aim("few", pace=3, drain=16),
+    "throughput": Aim(pace=4, drain=16),
+}
+
+
+class Weighed:
+    """A composition by the expected cost of steps. All running requests decode in every step, as in
+    Sarathi-Serve (Agrawal et al., OSDI 2024), but in steps of prompts alone, as `aim` asks for them.
+
+    Args:
+        rows: most rows of a step in which requests decode; they count as padded to the sizes of captured
+            steps, and leave at least half of the rows. None: as many as there is time for.
+        tpot, ttft: limits in seconds. No step takes longer than `tpot` while requests decode: else prompts
+            wait. Within `tpot`, steps have as many prompt tokens as are needed for no first token to be later
+            than `ttft`.
+    """
+
+    def __init__(
+        self,
+        costs: StepCosts,
+        aim: Aim = Aim(),
+        *,
+        rows: int | None = None,
+        tpot: float | None = None,
+        ttft: float | None = None,
+    ) -> None:
+        self._costs, self._aim, self.rows, self._tpot, self._ttft = costs, aim, rows, tpot, ttft
+        self._stalled, self._many = 0.0, False
+
+    def __call__(self, parts: StepParts) -> tuple[list[Chunk], Ints]:
+        if parts.waiting:
+            budget = max(LEAST, self._costs.tokens_within(ALONE_S))
+            self._many |= parts.tokens > budget
+            seconds = self._costs.prompts_s(min(parts.tokens, budget))
+            if not parts.decoding or self._alone(parts, seconds):
+                chunks = parts.prompts(budget)
+                if chunks:
+                    self._many &= len(chunks) < parts.waiting
+                    self._stalled += seconds if parts.decoding else 0.0
+                    return chunks, NO_INTS
+        self._stalled, self._many = 0.0, self._many and parts.waiting > 0
+        rows = parts.decode()
+        tokens = self.budget(parts, len(rows)) if parts.waiting else 0
+        return parts.prompts(tokens, cut=True) if tokens else [], rows
+
+    def _alone(self, parts: StepParts, seconds: float) -> bool:
+        """Return whether the next step, of so many seconds, has prompts alone while requests wait for it."""
+        if self._tpot is not None:
+            return False
+        few = self._costs.prompts_s(parts.tokens) <= BESIDE_S
+        alone = few if self._aim.alone == "few" else self._many and self._aim.alone == "many"
+        return alone and self._stalled + seconds <= STALL_S
+
+    def budget(self, parts: StepParts, decoding: int) -> int:
+        """Prompt tokens of a step in which `decoding` requests decode."""
+        decode_s, padded, stride = self._costs.decode_s(decoding, parts.context), 0, 1
+        if self.rows is not None:
+            padded = next((size for size in MIXED_PARTS if decoding <= size), decoding)
+            stride = max(1, self.rows // MIXED_PARTS.get(padded, 1))
+        limit = max(BESIDE_S, 2 * decode_s) if self._aim.pace is None else self._aim.pace * decode_s
+        tokens = max(LEAST, self._costs.tokens_within(limit, decoding, parts.context))
+        if self._aim.drain is not None:
+            tokens = max(tokens, parts.tokens // self._aim.drain)
+        if self._ttft is not None and (left := self._ttft - parts.waited()) > 0:
+            tokens = max(tokens, int(parts.tokens * min(1, limit / left)))
+        if self._tpot is not None:
+            tokens = min(tokens, self._costs.tokens_within(self._tpot, decoding, parts.context))
+        if self.rows is None:
+            return tokens
+        whole = (tokens + padded) // stride * stride - padded
+        return min(max(self.rows - padded, self.rows // 2, 1), whole if whole > 0 else tokens)
