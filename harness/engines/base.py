@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
 import msgspec
+from packaging.version import InvalidVersion, Version
 from pydantic import JsonValue
 
 from harness.engines.placement import ONE, Parallel, compute_threads, engine_cores
@@ -314,6 +315,13 @@ class Installation:
     how: str
     env: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+
+    def is_at_least(self, version: str) -> bool:
+        """Tell whether it is that version or a later one; a version that is unknown counts as the newest."""
+        try:
+            return Version(self.version) >= Version(version)
+        except InvalidVersion:
+            return True
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from packaging.version import Version
 from pydantic import JsonValue
 
 from harness.engines.base import (
@@ -240,7 +239,7 @@ class LocalEngine(Engine):
         if not isinstance(value, str) or value not in self.renamed:
             return value
         since, earlier = self.renamed[value]
-        return value if Version(installation.version) >= Version(since) else earlier
+        return value if installation.is_at_least(since) else earlier
 
     def check_options(
         self,

@@ -11,7 +11,6 @@ from math import isfinite, prod
 from pathlib import Path
 from typing import ClassVar
 
-from packaging.version import Version
 from pydantic import JsonValue
 
 from harness.engines.adapters import apis
@@ -26,7 +25,7 @@ from harness.schema.results import SpeculationCount
 
 SHIM = Path(__file__).parent / "shims" / "sglang_cli.py"
 #: From this version on the other way to start its server warns.
-SERVES_SINCE = Version("0.5.23")
+SERVES_SINCE = "0.5.23"
 #: Offline, and /health answers at once instead of generating a token each time, which takes a second.
 QUIET = {"HF_HUB_OFFLINE": "1", "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false"}
 
@@ -163,9 +162,9 @@ class Sglang(LocalEngine):
         return Launch(tuple(arguments), settings.served_name, env, stop_signal=signal.SIGTERM, grace_s=5)
 
     def program(self, installation: Installation) -> list[str]:
-        if Version(installation.version) < SERVES_SINCE:
-            return [str(installation.python), "-m", "sglang.launch_server"]
-        return [str(installation.python), str(SHIM), "serve", "--model-type", "llm"]
+        if installation.is_at_least(SERVES_SINCE):
+            return [str(installation.python), str(SHIM), "serve", "--model-type", "llm"]
+        return [str(installation.python), "-m", "sglang.launch_server"]
 
     def extra_body(self, request_settings: RequestSettings) -> dict[str, object]:
         """Counts or ids of tokens in every chunk, and no penalty."""

@@ -1,4 +1,4 @@
-"""TensorRT-LLM: `trtllm-serve` and its `LLM`, as version 1.2 documents them.
+"""TensorRT-LLM: `trtllm-serve` and its `LLM`, as version 1.2 and the code after it have them.
 
 Its wheels are on the vendor's own index, and it has never been run with this harness. Command and requests
 follow its argument parser (`tensorrt_llm/commands/serve.py`) and its request model
@@ -27,6 +27,8 @@ from harness.files import write_whole
 from harness.schema.fairness import EngineFact
 
 QUIET = {"HF_HUB_OFFLINE": "1", "TLLM_LOG_LEVEL": "INFO"}
+#: From this version on there is no TensorRT backend.
+PYTORCH_ALONE_SINCE = "1.3"
 #: Step after which a profile begins: graphs and autotuning are done by then.
 PROFILE_AFTER_STEPS = 100
 
@@ -48,12 +50,18 @@ _NO_OVERLAP = r"disable_overlap_scheduler=(\w+)"
 _GRAPH = re.compile(r"generation.only CUDA graph warmup for batch size=(\d+)")
 
 
-def backend(model: Path) -> str:
+def backend(installation: Installation, model: Path) -> str:
     """Choose `tensorrt` for GPT-2, which its PyTorch backend does not support, and `pytorch`, its default,
-    for the rest."""
+    for the rest. Raises EngineError for GPT-2 where there is only the latter."""
     config = model / "config.json"
     kind = json.loads(config.read_text()).get("model_type") if config.exists() else None
-    return "tensorrt" if kind == "gpt2" else "pytorch"
+    if kind != "gpt2":
+        return "pytorch"
+    if installation.is_at_least(PYTORCH_ALONE_SINCE):
+        raise EngineError(
+            f"TensorRT-LLM {installation.version} has no back end for GPT-2", "use another model, or 1.2"
+        )
+    return "tensorrt"
 
 
 def options(settings: EngineSettings) -> dict[str, JsonValue]:
@@ -92,11 +100,12 @@ class Trtllm(LocalEngine):
 
     def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
         _check_device(settings)
+        chosen = backend(installation, settings.model)
         arguments = [
             *self.program(installation),
             *("serve", str(settings.model)),
             *("--host", settings.host, "--port", str(port)),
-            *("--backend", backend(settings.model)),
+            *(("--backend", chosen) if chosen != "pytorch" else ()),
             *("--max_seq_len", str(settings.max_model_len)),
             *("--extra_llm_api_options", str(_options_file(settings)[0])),
         ]
@@ -128,7 +137,7 @@ class Trtllm(LocalEngine):
     def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
         _check_device(settings)
         arguments: dict[str, JsonValue] = {
-            "backend": backend(settings.model),
+            "backend": backend(installation, settings.model),
             "model": str(settings.model),
             "max_seq_len": settings.max_model_len,
             **options(settings),
