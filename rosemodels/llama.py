@@ -16,6 +16,48 @@ from rosemodels.random_tensors import Dtype, RandomTensor, write_tensors
 
 TOKEN_STD = 0.02
 MATRIX_GAIN = 1.6
+#: Inputs that each output of a Qwen3.5's convolution sees.
+TAPS = 4
+
+
+@dataclass(frozen=True)
+class Delta:
+    """The gated delta layers of a Qwen3.5, three of four: heads of queries and keys, and of values, of size
+    `dim`."""
+
+    key_heads: int
+    heads: int
+    dim: int
+
+    def settings(self, layers: int, rope_theta: float) -> dict[str, Any]:
+        """Return what they add to config.json."""
+        return {
+            "layer_types": [
+                "full_attention" if layer % 4 == 3 else "linear_attention" for layer in range(layers)
+            ],
+            "linear_num_key_heads": self.key_heads,
+            "linear_num_value_heads": self.heads,
+            "linear_key_head_dim": self.dim,
+            "linear_value_head_dim": self.dim,
+            "linear_conv_kernel_dim": TAPS,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": rope_theta,
+                "partial_rotary_factor": 0.25,
+            },
+        }
+
+    def tensors(self, at: str, width: int, std: float) -> Iterator[RandomTensor]:
+        """The tensors of the layer `at`, whose matrices have standard deviation `std`."""
+        values = self.heads * self.dim
+        channels = 2 * self.key_heads * self.dim + values
+        for name, outputs in {"qkv": channels, "z": values, "b": self.heads, "a": self.heads}.items():
+            yield RandomTensor(f"{at}.in_proj_{name}.weight", (outputs, width), std)
+        yield RandomTensor(f"{at}.conv1d.weight", (channels, 1, TAPS), TAPS**-0.5)
+        yield RandomTensor(f"{at}.A_log", (self.heads,), 1.0)
+        yield RandomTensor(f"{at}.dt_bias", (self.heads,), 1.0)
+        yield RandomTensor(f"{at}.norm.weight", (self.dim,), None)
+        yield RandomTensor(f"{at}.out_proj.weight", (width, values), std)
 
 
 @dataclass(frozen=True)
@@ -23,8 +65,9 @@ class Shape:
     """A Llama's size: widths in elements, lengths in tokens. `tied`: the head is that of the embeddings.
 
     With `qk_norm` it is a Qwen3: queries and keys are normalised head by head. With `experts` each MLP is a
-    mixture of so many, of which `top_k` compute a token, and `ffn_width` is an expert's. Without `stored` the
-    folder has no weights: engines draw their own.
+    mixture of so many, of which `top_k` compute a token, and `ffn_width` is an expert's. With `delta` it is a
+    Qwen3.5, whose mixtures have one more expert, which computes every token. Without `stored` the folder has
+    no weights: engines draw their own.
     """
 
     vocab_size: int
@@ -44,6 +87,7 @@ class Shape:
     experts: int = 0
     top_k: int = 8
     stored: bool = True
+    delta: Delta | None = None
 
 
 def _qwen3(layers: int, width: int, heads: int, ffn_width: int, *, tied: bool = False) -> Shape:
@@ -80,24 +124,23 @@ SHAPES = {
         50_257, 2_048, 4, 256, 4, 2, 64, 128, 10_000.0, qk_norm=True, experts=16, top_k=4
     ),
     "qwen3-30b-a3b": Shape(
-        151_936,
-        40_960,
-        48,
-        2_048,
-        32,
-        4,
-        128,
-        768,
-        1_000_000.0,
-        qk_norm=True,
-        tied=False,
-        dtype="bfloat16",
-        experts=128,
-        stored=False,
+        151_936, 40_960, 48, 2_048, 32, 4, 128, 768, 1_000_000.0, qk_norm=True, tied=False, dtype="bfloat16",
+        experts=128, stored=False,
+    ),
+    "qwen3.5-tiny": Shape(
+        50_257, 2_048, 4, 256, 4, 2, 64, 768, 10_000.0, qk_norm=True, delta=Delta(2, 4, 64)
+    ),
+    "qwen3.5-9b": Shape(
+        248_320, 262_144, 32, 4_096, 16, 4, 256, 12_288, 1e7, qk_norm=True, tied=False, dtype="bfloat16",
+        delta=Delta(16, 32, 128),
+    ),
+    "qwen3.5-35b-a3b": Shape(
+        248_320, 262_144, 40, 2_048, 16, 2, 256, 512, 1e7, qk_norm=True, tied=False, dtype="bfloat16",
+        experts=256, delta=Delta(16, 32, 128), stored=False,
     ),
     "llama-3.2-1b": _llama3(16, 2_048, 64, 8_192, factor=32.0, tied=True),
     "llama-3.1-8b": _llama3(32, 4_096, 128, 14_336, factor=8.0, tied=False),
-}
+}  # fmt: skip
 
 
 def write(folder: Path, shape: Shape) -> None:
@@ -114,6 +157,8 @@ def config(shape: Shape) -> dict[str, Any]:
     """config.json; `random_weights` says how the weights were drawn."""
     end = tokenizer.end_of_text_id(shape.vocab_size)
     architecture, family = ("Qwen3", "qwen3") if shape.qk_norm else ("Llama", "llama")
+    if shape.delta:
+        architecture, family = "Qwen3_5", "qwen3_5"
     mixture: dict[str, Any] = {}
     if shape.experts:
         architecture, family = f"{architecture}Moe", f"{family}_moe"
@@ -147,6 +192,9 @@ def config(shape: Shape) -> dict[str, Any]:
         "dtype": shape.dtype,
         "random_weights": {"token_std": TOKEN_STD, "matrix_std": _matrix_std(shape)},
     }
+    if shape.delta:
+        raw |= shape.delta.settings(shape.layers, shape.rope_theta) | {"model_type": f"{family}_text"}
+        mixture |= {"shared_expert_intermediate_size": shape.ffn_width} if mixture else {}
     return raw | mixture | ({"rope_scaling": shape.rope_scaling} if shape.rope_scaling else {})
 
 
@@ -157,24 +205,32 @@ def tensors(shape: Shape) -> Iterator[RandomTensor]:
         return RandomTensor(f"{name}.weight", (outputs, inputs), _matrix_std(shape))
 
     def norm(name: str, size: int) -> RandomTensor:
-        return RandomTensor(f"{name}.weight", (size,), None)
+        """A gain of 1, of which a Qwen3.5 stores the difference to 1."""
+        return RandomTensor(f"{name}.weight", (size,), 0.0 if shape.delta else None)
 
-    width, dim = shape.width, shape.head_dim
+    width, dim, queries = shape.width, shape.head_dim, shape.heads * (2 if shape.delta else 1)
     yield RandomTensor("model.embed_tokens.weight", (shape.vocab_size, width), TOKEN_STD)
     for layer in range(shape.layers):
         prefix = f"model.layers.{layer}"
         yield norm(f"{prefix}.input_layernorm", width)
-        yield matrix(f"{prefix}.self_attn.q_proj", shape.heads * dim, width)
-        yield matrix(f"{prefix}.self_attn.k_proj", shape.kv_heads * dim, width)
-        yield matrix(f"{prefix}.self_attn.v_proj", shape.kv_heads * dim, width)
-        if shape.qk_norm:
-            yield norm(f"{prefix}.self_attn.q_norm", dim)
-            yield norm(f"{prefix}.self_attn.k_norm", dim)
-        yield matrix(f"{prefix}.self_attn.o_proj", width, shape.heads * dim)
+        if shape.delta and layer % 4 != 3:
+            yield from shape.delta.tensors(f"{prefix}.linear_attn", width, _matrix_std(shape))
+        else:
+            yield matrix(f"{prefix}.self_attn.q_proj", queries * dim, width)
+            yield matrix(f"{prefix}.self_attn.k_proj", shape.kv_heads * dim, width)
+            yield matrix(f"{prefix}.self_attn.v_proj", shape.kv_heads * dim, width)
+            if shape.qk_norm:
+                yield norm(f"{prefix}.self_attn.q_norm", dim)
+                yield norm(f"{prefix}.self_attn.k_norm", dim)
+            yield matrix(f"{prefix}.self_attn.o_proj", width, shape.heads * dim)
         yield norm(f"{prefix}.post_attention_layernorm", width)
         if shape.experts:
             yield matrix(f"{prefix}.mlp.gate", shape.experts, width)
-        for mlp in [f"mlp.experts.{e}" for e in range(shape.experts)] or ["mlp"]:
+        mlps = [f"mlp.experts.{e}" for e in range(shape.experts)] or ["mlp"]
+        if shape.experts and shape.delta:
+            yield matrix(f"{prefix}.mlp.shared_expert_gate", 1, width)
+            mlps.append("mlp.shared_expert")
+        for mlp in mlps:
             yield matrix(f"{prefix}.{mlp}.gate_proj", shape.ffn_width, width)
             yield matrix(f"{prefix}.{mlp}.up_proj", shape.ffn_width, width)
             yield matrix(f"{prefix}.{mlp}.down_proj", width, shape.ffn_width)

@@ -16,7 +16,7 @@ import rosemodels
 from rosemodels import gpt2, llama, random_tensors
 
 
-@pytest.fixture(scope="module", params=["gpt2-tiny", "llama-tiny"])
+@pytest.fixture(scope="module", params=["gpt2-tiny", "llama-tiny", "qwen3.5-tiny"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = rosemodels.folder(f"random:{request.param}", tmp_path_factory.mktemp("models"))
     return made
@@ -38,11 +38,19 @@ def test_llama_sizes() -> None:
     """The published numbers of parameters, the tied head counted once."""
 
     def parameters(shape: llama.Shape) -> int:
-        rows = (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim + shape.experts
-        rows += 3 * shape.ffn_width * max(1, shape.experts)
-        norms = 2 * shape.width + (2 * shape.head_dim if shape.qk_norm else 0)
+        rows = ((3 if shape.delta else 2) * shape.heads + 2 * shape.kv_heads) * shape.head_dim
+        attention = rows * shape.width + (2 * shape.head_dim if shape.qk_norm else 0)
+        mlp = 3 * shape.ffn_width * max(1, shape.experts) + shape.experts
         ends = (1 if shape.tied else 2) * shape.vocab_size * shape.width
-        return ends + shape.layers * (rows * shape.width + norms) + shape.width
+        attentions = shape.layers
+        if delta := shape.delta:
+            mlp += 3 * shape.ffn_width + 1 if shape.experts else 0
+            attentions = shape.layers // 4
+            keys, values = delta.key_heads * delta.dim, delta.heads * delta.dim
+            rows = 2 * keys + 3 * values + 2 * delta.heads
+            others = rows * shape.width + 4 * (2 * keys + values) + 2 * delta.heads + delta.dim
+            ends += (shape.layers - attentions) * others
+        return ends + attentions * attention + shape.layers * (mlp + 2) * shape.width + shape.width
 
     for shape in llama.SHAPES.values():
         assert sum(tensor.size for tensor in llama.tensors(shape)) == parameters(shape)
@@ -53,6 +61,8 @@ def test_llama_sizes() -> None:
         "qwen3-8b": 8_190_735_360,
         "qwen3-32b": 32_762_123_264,
         "qwen3-30b-a3b": 30_532_122_624,
+        "qwen3.5-9b": 8_953_803_264,
+        "qwen3.5-35b-a3b": 34_660_610_688,
         "llama-3.2-1b": 1_235_814_400,
         "llama-3.1-8b": 8_030_261_248,
     }
