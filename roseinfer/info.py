@@ -24,12 +24,14 @@ class RunnerInfo(msgspec.Struct, frozen=True):
 
 
 class ModelInfo(msgspec.Struct, frozen=True):
-    """`linear` names the implementation of linear layers; `fused_ops`: whether kernels are fused."""
+    """`linear` names the implementation of linear layers; `fused_ops`: whether kernels are fused;
+    `state_bytes`: of a running request's recurrent states."""
 
     dtype: str
     kv_cache_dtype: str
     fused_ops: bool
     linear: str
+    state_bytes: int = 0
 
 
 class DraftCounts(msgspec.Struct, frozen=True, array_like=True):

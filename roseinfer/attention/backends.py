@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 #: What batch-invariant results need.
 NEEDED = (
     "the C++ kernels: --device cpu --dtype bf16 with packed weights, on a processor with AVX-512, and a "
-    "model whose widths and heads are whole vectors"
+    "model whose widths and heads are whole vectors, without states"
 )
 
 

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from torch import Tensor
 
 from roseinfer.batch import Batch
+from roseinfer.kvcache.states import StateRows
 
 
 class Attention(ABC):
@@ -15,6 +16,11 @@ class Attention(ABC):
     @abstractmethod
     def begin(self, batch: Batch) -> None:
         """Prepare what all layers of the step share."""
+
+    @property
+    @abstractmethod
+    def state_rows(self) -> StateRows:
+        """The step's rows and the states, for models that have any."""
 
     @abstractmethod
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

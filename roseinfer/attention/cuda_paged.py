@@ -11,7 +11,7 @@ from torch import Tensor
 from roseinfer.attention.base import Attention
 from roseinfer.attention.prefill import Prefill, Spans
 from roseinfer.attention.torch_paged import gather
-from roseinfer.batch import Batch
+from roseinfer.batch import Batch, Segment
 from roseinfer.kernels.cuda.gqa_decode import (
     CONTEXTS,
     Heads,
@@ -27,6 +27,7 @@ from roseinfer.kernels.triton.prefill import prefill_paged
 from roseinfer.kernels.triton.rotate import rotate_
 from roseinfer.kernels.triton.store_kv import store_kv
 from roseinfer.kvcache.pool import KVPool
+from roseinfer.kvcache.states import StateRows
 from roseinfer.tensors import to_device
 
 
@@ -43,21 +44,25 @@ class Blocks:
 @dataclass(frozen=True)
 class Prompts:
     """The prefill rows of a step: `slots` `[T]`, where their keys and values go (−1: nowhere). `cached`: the
-    slots or the blocks of all keys of the prompts, if some are in the cache already; else None."""
+    slots or the blocks of all keys of the prompts, if some are in the cache already; else None. `segments`:
+    as in Batch, for models with states, whose prompts are not captured."""
 
     slots: Tensor
     spans: Spans
     cached: Tensor | Blocks | None
+    segments: tuple[Segment, ...] = ()
 
 
 @dataclass(frozen=True)
 class Decodes:
-    """The decode rows of a step, as `paged_decode` takes them. `context` as in `how_for`."""
+    """The decode rows of a step, as `paged_decode` takes them. `context` as in `how_for`; `requests`: their
+    running rows, if those are not `rows`."""
 
     table: Tensor
     rows: Tensor
     lengths: Tensor
     context: int = 0
+    requests: Tensor | None = None
 
 
 class CudaPagedAttention(Attention):
@@ -101,13 +106,20 @@ class CudaPagedAttention(Attention):
         spans = Spans(self._upload(query), self._upload(key), int(counts.max()), int(lengths.max()))
         slots = self._upload(batch.cache_slots[: batch.decode_start])
         if (counts == lengths).all():
-            return Prompts(slots, spans, None)
+            return Prompts(slots, spans, None, batch.segments)
         size = batch.block_size
         cached = [
             (batch.block_table[s.request, : -(-n // size), None] * size + np.arange(size)).ravel()[:n]
             for s, n in zip(batch.segments, lengths, strict=True)
         ]
-        return Prompts(slots, spans, self._upload(np.concatenate(cached)))
+        return Prompts(slots, spans, self._upload(np.concatenate(cached)), batch.segments)
+
+    @property
+    def state_rows(self) -> StateRows:
+        assert self._pool.states is not None
+        prompts, decodes = self._prompts, self._decodes
+        rows = None if decodes is None else decodes.rows if decodes.requests is None else decodes.requests
+        return StateRows(self._pool.states, () if prompts is None else prompts.segments, rows)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         keys, values = self._pool.layer(layer)
@@ -205,7 +217,8 @@ class CudaPagedAttention(Attention):
             return None
         rows = np.arange(len(batch.decode_lengths), dtype=np.int32)
         table, lengths = (x.astype(np.int32) for x in (batch.decode_blocks, batch.decode_lengths))
-        return Decodes(self._upload(table), self._upload(rows), self._upload(lengths))
+        requests = self._upload(batch.decode_requests)
+        return Decodes(self._upload(table), self._upload(rows), self._upload(lengths), requests=requests)
 
     def _upload(self, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> Tensor:
         return to_device(np.ascontiguousarray(array), self._pool.device)

@@ -10,6 +10,7 @@ from roseinfer.attention.base import Attention
 from roseinfer.batch import Batch, Ints
 from roseinfer.e4m3 import E4M3, movable, to_e4m3
 from roseinfer.kvcache.pool import KVPool
+from roseinfer.kvcache.states import StateRows
 from roseinfer.tensors import to_device
 
 
@@ -30,6 +31,14 @@ class TorchPagedAttention(Attention):
             self._prepare_prefill()
         if len(batch.decode_lengths):
             self._prepare_decode()
+
+    @property
+    def state_rows(self) -> StateRows:
+        assert self._pool.states is not None
+        decodes = self._batch.decode_requests
+        return StateRows(
+            self._pool.states, self._batch.segments, self._tensor(decodes) if len(decodes) else None
+        )
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         keys, values = self._pool.layer(layer)

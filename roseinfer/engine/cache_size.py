@@ -49,7 +49,14 @@ def num_blocks(config: EngineConfig, shape: KVShape, device: torch.device, max_m
     if config.kv_tokens is None:
         sharing = 1 if device.type == "cuda" else config.tensor_parallel_size  # ranks in this memory
         block_bytes = sharing * size * shape.bytes_per_token
-        blocks = min(blocks, max(0, kv_bytes(config, device)) // block_bytes)
+        states = 0 if shape.state is None else (config.max_active_requests + 1) * shape.state.bytes
+        free = max(0, kv_bytes(config, device)) - states
+        if free < 0:
+            raise ConfigError(
+                f"the states of {config.max_active_requests} requests take {states / 2**30:,.1f} GiB, more "
+                "than the KV cache may; give fewer --max-active-requests"
+            )
+        blocks = min(blocks, free // block_bytes)
     if blocks * size < min(max_model_len, max(SHORTEST, 2 * size)):
         larger = f"--kv-tokens {max_model_len}"
         if config.gpu_memory_utilization is not None:

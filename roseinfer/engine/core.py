@@ -16,7 +16,7 @@ from roseinfer.engine.load import check_ranks, load_model
 from roseinfer.engine.loop import Loop
 from roseinfer.engine.ranks.group import RankGroup
 from roseinfer.engine.ranks.messages import Profile, StepLimits
-from roseinfer.engine.resolve import captured_steps, resolve_policies, resolve_settings
+from roseinfer.engine.resolve import captured_steps, resolve_policies, resolve_settings, without_rewinding
 from roseinfer.engine.runner import Runner
 from roseinfer.engine.warmup import warm_up
 from roseinfer.info import DraftCounts, EngineInfo, ModelInfo
@@ -48,8 +48,10 @@ class Engine:
         model, device, dtype, shape = loaded.model, loaded.device, loaded.dtype, loaded.model.config
         config = replace(config, gpu_memory_utilization=resolve_memory_share(config, device))
         max_model_len = resolve_max_model_len(config, shape.max_positions)
+        if shape.state_shape is not None:
+            config = without_rewinding(config)
         blocks = num_blocks(config, loaded.kv_shape, device, max_model_len)
-        pool = KVPool(loaded.kv_shape, blocks, config.block_size, device)
+        pool = KVPool(loaded.kv_shape, blocks, config.block_size, device, config.max_active_requests + 1)
         self._allocator, self._mixtures = BlockAllocator(blocks), model.mixtures
         cache = PrefixCache if config.prefix_cache else NoPrefixCache
         self._prefixes = cache(self._allocator, config.block_size)
@@ -68,11 +70,12 @@ class Engine:
         resolved = resolve_settings(config, device, policies, max_model_len, blocks)
         overlap, late = bool(resolved.overlap_schedule), bool(resolved.late_launch)
         self._loop = Loop(self._scheduler, running, choice.runner, overlap=overlap, late=late)
+        state_bytes = 0 if shape.state_shape is None else shape.state_shape.bytes
         names = [str(kind).removeprefix("torch.") for kind in (dtype, loaded.cache_dtype)]
         self.info = EngineInfo(
             config=resolved,
             limits=Limits(shape.vocab_size, max_model_len, blocks * config.block_size),
-            model=ModelInfo(names[0], names[1], model.fused, model.linear.name),
+            model=ModelInfo(names[0], names[1], model.fused, model.linear.name, state_bytes),
             runner=choice.info,
         )
         if config.warmup:

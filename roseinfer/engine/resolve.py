@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import replace
 
@@ -23,6 +24,8 @@ from roseinfer.scheduler.policies import (
     prefill_first,
 )
 from roseinfer.scheduler.weighed import AIMS, Aim, Weighed
+
+log = logging.getLogger(__name__)
 
 #: With at least this many cores, processes that busy-wait leave enough to others.
 _SPARE_CORES = 8
@@ -117,6 +120,16 @@ def resolve_composition(
     if not on_gpu:
         return decode_first
     return TakeAlong(_MANY, _ROWS) if weights and chunk is None else Alternate()
+
+
+def without_rewinding(config: EngineConfig) -> EngineConfig:
+    """Return the settings for a model whose requests have recurrent states, which exist for their newest
+    token alone; what is switched off is logged."""
+    if config.prefix_cache:
+        log.warning("the prefix cache is off: it has no states of this model's recurrent layers")
+    if config.speculate is not None:
+        log.warning("speculation is off: this model's recurrent states would keep rejected tokens")
+    return replace(config, prefix_cache=False, speculate=None)
 
 
 def resolve_spin_ms(config: EngineConfig, device: torch.device) -> float:

@@ -10,17 +10,21 @@ from torch import Tensor
 from roseinfer.batch import Ints
 from roseinfer.config import ConfigError
 from roseinfer.e4m3 import movable
+from roseinfer.kvcache.states import States, StateShape
 from roseinfer.tensors import to_device
 
 
 @dataclass(frozen=True)
 class KVShape:
-    """A token's entry in the KV cache: in each of `layers` a key and a value, `[kv_heads, head_dim]` each."""
+    """A token's entry in the KV cache: in each of `layers` a key and a value, `[kv_heads, head_dim]` each.
+
+    `state`: what a request has beside its tokens', in models with recurrent layers."""
 
     layers: int
     kv_heads: int
     head_dim: int
     dtype: torch.dtype
+    state: StateShape | None = None
 
     @property
     def bytes_per_token(self) -> int:
@@ -29,14 +33,17 @@ class KVShape:
 
 
 class KVPool:
-    """Keys and values of `num_blocks` blocks of `block_size` tokens, for every layer.
+    """Keys and values of `num_blocks` blocks of `block_size` tokens, for every layer, and the states of
+    `rows` running rows, for models that have any.
 
     Raises ConfigError when the device has no room for them.
 
     Layout `[layers, 2, num_blocks · block_size, kv heads, head_dim]`: a token's row is contiguous.
     """
 
-    def __init__(self, shape: KVShape, num_blocks: int, block_size: int, device: torch.device) -> None:
+    def __init__(
+        self, shape: KVShape, num_blocks: int, block_size: int, device: torch.device, rows: int = 1
+    ) -> None:
         self.shape, self.num_blocks, self.block_size, self.device = shape, num_blocks, block_size, device
         sizes = (shape.layers, 2, num_blocks * block_size, shape.kv_heads, shape.head_dim)
         try:
@@ -46,6 +53,8 @@ class KVPool:
             raise ConfigError(
                 f"no memory for a KV cache of {size:,.1f} GiB; give fewer --kv-tokens"
             ) from error
+
+        self.states = None if shape.state is None else States(shape.state, rows, device)
 
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
         """Keys and values of one layer, each `[rows, kv heads, head_dim]`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import torch
 
 from roseinfer.config import ConfigError
 from roseinfer.kvcache.pool import KVShape
+from roseinfer.kvcache.states import StateShape
 from roseinfer.models.rope import Rope, number
 
 
@@ -48,6 +50,11 @@ class ModelConfig:
         """Widths of MLPs and experts."""
         return (self.ffn_width,)
 
+    @property
+    def state_shape(self) -> StateShape | None:
+        """A request's state beside its keys and values; None where it has none."""
+        return None
+
     def kv_shape(self, dtype: torch.dtype) -> KVShape:
         """A token's entry in a KV cache of `dtype`."""
         return KVShape(self.layers, self.kv_heads, self.head_dim, dtype)
@@ -72,6 +79,7 @@ class Mixture:
         experts: in each of these layers; `top_k` of them compute a token.
         ffn_width: of an expert.
         normalized: the weights of a token's experts add up to 1.
+        shared_width: of the expert that computes every token; 0: there is none.
     """
 
     experts: int
@@ -79,6 +87,7 @@ class Mixture:
     ffn_width: int
     normalized: bool
     layers: frozenset[int]
+    shared_width: int = 0
 
 
 @dataclass(frozen=True)
@@ -95,6 +104,23 @@ class LlamaConfig(ModelConfig):
     @property
     def ffn_widths(self) -> tuple[int, ...]:
         return (self.ffn_width,) if self.mixture is None else (self.ffn_width, self.mixture.ffn_width)
+
+
+@dataclass(frozen=True)
+class HybridConfig(LlamaConfig):
+    """A Qwen3.5: in the layers `linear`, which hold `state`, a gated delta rule with `key_heads` heads of
+    queries and keys instead of attention; rotary embeddings of a part of each head."""
+
+    linear: frozenset[int] = frozenset()
+    key_heads: int = 0
+    state: StateShape | None = None
+
+    @property
+    def state_shape(self) -> StateShape | None:
+        return self.state
+
+    def kv_shape(self, dtype: torch.dtype) -> KVShape:
+        return KVShape(self.layers - len(self.linear), self.kv_heads, self.head_dim, dtype, self.state)
 
 
 def gpt2(raw: dict[str, Any]) -> ModelConfig:
@@ -134,10 +160,13 @@ def llama(raw: dict[str, Any]) -> LlamaConfig:
         raise ConfigError("sliding windows are not supported")
     width, heads = _size(raw, "hidden_size"), _size(raw, "num_attention_heads")
     kv_heads = _optional_size(raw, "num_key_value_heads", heads)
-    head_dim = _optional_size(raw, "head_dim", 128 if family == "qwen3" else width // heads)
+    head_dim = _optional_size(raw, "head_dim", _HEAD_DIMS.get(family, width // heads))
     if heads % kv_heads or head_dim % 2:
         raise ConfigError(f"{heads} heads, {kv_heads} KV heads and head size {head_dim} do not divide evenly")
     bias = bool(raw.get("attention_bias", False))
+    rope = Rope.parse(raw)
+    if rope.share != 1 and family not in _HYBRIDS:
+        raise ConfigError("partial_rotary_factor is not supported")
     return LlamaConfig(
         family=family,
         vocab_size=_size(raw, "vocab_size"),
@@ -147,17 +176,47 @@ def llama(raw: dict[str, Any]) -> LlamaConfig:
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        ffn_width=_size(raw, "intermediate_size"),
+        ffn_width=_size(
+            raw, "moe_intermediate_size" if family == "qwen3_5_moe_text" else "intermediate_size"
+        ),
         norm_eps=number("rms_norm_eps", raw.get("rms_norm_eps", 1e-6)),
         eos_token_ids=_ids(raw.get("eos_token_id")),
         tied_head=bool(raw.get("tie_word_embeddings", False)),
-        rope=Rope.parse(raw),
+        rope=rope,
         qkv_bias=bias or family == "qwen2",
         out_bias=bias and family != "qwen2",
         mlp_bias=bool(raw.get("mlp_bias", False)) and family == "llama",
-        qk_norm=family in ("qwen3", "qwen3_moe"),
-        mixture=_mixture(raw) if family == "qwen3_moe" else None,
+        qk_norm=family.startswith("qwen3"),
+        mixture=_mixture(raw) if "_moe" in family else None,
     )
+
+
+def hybrid(raw: dict[str, Any]) -> HybridConfig:
+    """The config of a Qwen3.5's text model, with transformers' defaults."""
+    if raw.get("attention_bias"):
+        raise ConfigError("attention_bias is not supported for Qwen3.5")
+    base = llama({"partial_rotary_factor": 0.25, "norm_topk_prob": True} | raw)
+    interval = _size(raw, "full_attention_interval", 4)
+    kinds = raw.get("layer_types") or [
+        "full_attention" if (layer + 1) % interval == 0 else "linear_attention"
+        for layer in range(base.layers)
+    ]
+    if len(kinds) != base.layers or {*kinds} - {"full_attention", "linear_attention"}:
+        raise ConfigError(
+            f"layer_types must name {base.layers} layers, of full or linear attention: {kinds!r:.200}"
+        )
+    key_heads, heads = _size(raw, "linear_num_key_heads", 16), _size(raw, "linear_num_value_heads", 32)
+    if heads % key_heads:
+        raise ConfigError(
+            f"linear_num_value_heads {heads} is not a multiple of linear_num_key_heads {key_heads}"
+        )
+    key_dim, value_dim = (_size(raw, f"linear_{part}_head_dim", 128) for part in ("key", "value"))
+    linear = frozenset(layer for layer, kind in enumerate(kinds) if kind == "linear_attention")
+    channels = 2 * key_heads * key_dim + heads * value_dim
+    taps = _size(raw, "linear_conv_kernel_dim", 4)
+    state = StateShape(len(linear), heads, key_dim, value_dim, channels, taps)
+    fields = {field.name: getattr(base, field.name) for field in dataclasses.fields(base)}
+    return HybridConfig(**fields, linear=linear, key_heads=key_heads, state=state)
 
 
 def _mixture(raw: dict[str, Any]) -> Mixture:
@@ -174,6 +233,9 @@ def _mixture(raw: dict[str, Any]) -> Mixture:
         ffn_width=_size(raw, "moe_intermediate_size"),
         normalized=bool(raw.get("norm_topk_prob", False)),
         layers=frozenset(layer for layer in layers if layer not in dense and (layer + 1) % step == 0),
+        shared_width=_size(raw, "shared_expert_intermediate_size", 512)
+        if raw["model_type"] in _HYBRIDS
+        else 0,
     )
 
 
@@ -186,14 +248,28 @@ def _slides(raw: dict[str, Any]) -> bool:
     return bool(slides) and raw.get("max_window_layers", 28) < _size(raw, "num_hidden_layers")
 
 
+_HYBRIDS = ("qwen3_5_text", "qwen3_5_moe_text")
+#: Where a config does not say it, and it is not the width of all heads by their number.
+_HEAD_DIMS = {"qwen3": 128, **dict.fromkeys(_HYBRIDS, 256)}
 _FAMILIES: dict[str, Callable[[dict[str, Any]], ModelConfig]] = {
     "gpt2": gpt2,
     **dict.fromkeys(("llama", "qwen2", "qwen3", "qwen3_moe"), llama),
+    **dict.fromkeys(_HYBRIDS, hybrid),
 }
+
+
+def _text(raw: dict[str, Any]) -> dict[str, Any]:
+    """The text model's config of one that also has images, whose own values come first."""
+    text = raw.get("text_config")
+    if not isinstance(text, dict) or raw.get("model_type") not in ("qwen3_5", "qwen3_5_moe"):
+        return raw
+    outer = {name: value for name, value in raw.items() if value is not None and name != "text_config"}
+    return text | outer | {"model_type": f"{raw['model_type']}_text"}
 
 
 def parse(raw: dict[str, Any]) -> ModelConfig:
     """A Hugging Face config. Raises ConfigError for a family, or a member of one, that is not implemented."""
+    raw = _text(raw)
     family = raw.get("model_type")
     if family not in _FAMILIES:
         raise ConfigError(f"model_type {family!r} is not supported; roseinfer runs: {', '.join(_FAMILIES)}")
@@ -210,7 +286,7 @@ def read(folder: Path) -> ModelConfig:
     """The shape of the model in `folder`. Raises ConfigError."""
     file = folder / "config.json"
     try:
-        raw = json.loads(file.read_text())
+        raw = _text(json.loads(file.read_text()))
         generation = folder / "generation_config.json"
         if generation.is_file():  # chat models name their end of turn here
             ends = json.loads(generation.read_text()).get("eos_token_id")

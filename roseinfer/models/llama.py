@@ -11,7 +11,7 @@ from torch import Tensor
 from roseinfer.attention.base import Attention
 from roseinfer.models.config import LlamaConfig
 from roseinfer.models.linear import Linear
-from roseinfer.models.mlp import Experts, Mlp, Projections, Router, expert_weights
+from roseinfer.models.mlp import AnyMlp, Experts, Mlp, Projections, Router, expert_weights
 from roseinfer.models.model import Model
 from roseinfer.models.ops import Ops
 from roseinfer.models.ranks import ALONE, Ranks
@@ -31,7 +31,29 @@ class Layer:
     qk_norm: Tensor | None
     out: Linear
     norm_2: Tensor
-    mlp: Mlp | Experts
+    mlp: AnyMlp
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads the tensors of a model, and makes linear layers of them."""
+
+    weights: Weights
+    device: torch.device
+    dtype: torch.dtype
+    linear: type[Linear]
+
+    def tensor(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        """The tensor `name` in `dtype`, or in the model's."""
+        return self.weights.get(name, shape).to(device=self.device, dtype=dtype or self.dtype)
+
+    def merged(self, names: dict[str, int], inputs: int, *, bias: bool = False) -> Linear:
+        """One linear layer of the concatenated weights `names`, given with their numbers of outputs."""
+        weight = torch.cat([self.tensor(f"{name}.weight", size, inputs) for name, size in names.items()])
+        if not bias:
+            return self.linear(weight, None)
+        biases = [self.tensor(f"{name}.bias", size) for name, size in names.items()]
+        return self.linear(weight, torch.cat(biases))
 
 
 class Llama(Model):
@@ -54,59 +76,63 @@ class Llama(Model):
         self.config: LlamaConfig = config
         self.linear = linear
         self.ranks, self._ops = ranks, ops
-        width, ffn, dim = config.width, config.ffn_width, config.head_dim
-        q_width, kv_width = config.heads * dim, config.kv_heads * dim
-
-        def tensor(name: str, *shape: int) -> Tensor:
-            return weights.get(name, shape).to(device=device, dtype=dtype)
-
-        def merged(names: dict[str, int], inputs: int, *, bias: bool) -> Linear:
-            """One linear layer of the concatenated weights `names`, given with their numbers of outputs."""
-            weight = torch.cat([tensor(f"{name}.weight", size, inputs) for name, size in names.items()])
-            if not bias:
-                return linear(weight, None)
-            biases = [tensor(f"{name}.bias", size) for name, size in names.items()]
-            return linear(weight, torch.cat(biases))
-
-        def mlp(at: str, number: int) -> Mlp | Experts:
-            if config.mixture is None or number not in config.mixture.layers:
-                gate_up = {f"{at}.gate_proj": ffn, f"{at}.up_proj": ffn}
-                return Mlp(
-                    merged(gate_up, width, bias=config.mlp_bias),
-                    merged({f"{at}.down_proj": width}, ffn, bias=config.mlp_bias),
-                    ops,
-                )
-            router = (head or linear)(tensor(f"{at}.gate.weight", config.mixture.experts, width), None)
-            parts = expert_weights(weights, f"{at}.experts", config.mixture, width)
-            return self._experts(
-                Router(router, config.mixture),
-                ((gate_up.to(device, dtype), down.to(device, dtype)) for gate_up, down in parts),
-            )
-
-        def layer(number: int) -> Layer:
-            at = f"model.layers.{number}"
-            attn = f"{at}.self_attn"
-            qkv = {f"{attn}.q_proj": q_width, f"{attn}.k_proj": kv_width, f"{attn}.v_proj": kv_width}
-            qk_norm = None
-            if config.qk_norm:
-                q, k = (tensor(f"{attn}.{part}_norm.weight", dim) for part in "qk")
-                qk_norm = torch.cat((q.expand(config.heads, dim), k.expand(config.kv_heads, dim)))
-            return Layer(
-                norm_1=tensor(f"{at}.input_layernorm.weight", width),
-                qkv=merged(qkv, width, bias=config.qkv_bias),
-                qk_norm=qk_norm,
-                out=merged({f"{attn}.o_proj": width}, q_width, bias=config.out_bias),
-                norm_2=tensor(f"{at}.post_attention_layernorm.weight", width),
-                mlp=mlp(f"{at}.mlp", number),
-            )
-
-        self._tokens = tensor(config.table, config.vocab_size, width)
-        self._layers = [layer(number) for number in range(config.layers)]
-        self._norm = tensor("model.norm.weight", width)
+        read = Reader(weights, device, dtype, linear)
+        self._router = head or linear
+        width = config.width
+        self._tokens = read.tensor(config.table, config.vocab_size, width)
+        self._layers = [self._layer(read, number) for number in range(config.layers)]
+        self._norm = self._gain(read, "model.norm.weight", width)
         tied = config.tied_head
-        last = ranks.own_rows(self._tokens) if tied else tensor(HEAD, config.vocab_size, width)
+        last = ranks.own_rows(self._tokens) if tied else read.tensor(HEAD, config.vocab_size, width)
         self._head = (head or linear)(last, None)
-        self._turns = config.rope.table(config.max_positions, dim).to(device)  # cos and sin of RoPE
+        self._turns = config.rope.table(config.max_positions, config.head_dim).to(device)  # of RoPE
+
+    def _layer(self, read: Reader, number: int) -> Layer:
+        config, at = self.config, f"model.layers.{number}"
+        attn, width = f"{at}.self_attn", config.width
+        return Layer(
+            norm_1=self._gain(read, f"{at}.input_layernorm.weight", width),
+            qkv=self._qkv(read, attn),
+            qk_norm=self._head_gains(read, attn) if config.qk_norm else None,
+            out=read.merged({f"{attn}.o_proj": width}, config.heads * config.head_dim, bias=config.out_bias),
+            norm_2=self._gain(read, f"{at}.post_attention_layernorm.weight", width),
+            mlp=self._mlp(read, f"{at}.mlp", number),
+        )
+
+    def _gain(self, read: Reader, name: str, size: int) -> Tensor:
+        """The gain of an RMS norm."""
+        return read.tensor(name, size)
+
+    def _qkv(self, read: Reader, at: str) -> Linear:
+        config = self.config
+        sizes = {"q": config.heads, "k": config.kv_heads, "v": config.kv_heads}
+        names = {f"{at}.{part}_proj": heads * config.head_dim for part, heads in sizes.items()}
+        return read.merged(names, config.width, bias=config.qkv_bias)
+
+    def _head_gains(self, read: Reader, at: str) -> Tensor:
+        """Gains of the norms of queries and keys, `[heads + kv heads, head_dim]`."""
+        config, dim = self.config, self.config.head_dim
+        q, k = (self._gain(read, f"{at}.{part}_norm.weight", dim) for part in "qk")
+        return torch.cat((q.expand(config.heads, dim), k.expand(config.kv_heads, dim)))
+
+    def _mlp(self, read: Reader, at: str, number: int) -> AnyMlp:
+        config, mixture = self.config, self.config.mixture
+        if mixture is None or number not in mixture.layers:
+            return self._swiglu(read, at, config.ffn_width)
+        router = self._router(read.tensor(f"{at}.gate.weight", mixture.experts, config.width), None)
+        parts = expert_weights(read.weights, f"{at}.experts", mixture, config.width)
+        return self._experts(
+            Router(router, mixture),
+            (
+                (gate_up.to(read.device, read.dtype), down.to(read.device, read.dtype))
+                for gate_up, down in parts
+            ),
+        )
+
+    def _swiglu(self, read: Reader, at: str, ffn: int) -> Mlp:
+        width, bias = self.config.width, self.config.mlp_bias
+        gate_up = read.merged({f"{at}.gate_proj": ffn, f"{at}.up_proj": ffn}, width, bias=bias)
+        return Mlp(gate_up, read.merged({f"{at}.down_proj": width}, ffn, bias=bias), self._ops)
 
     def _experts(self, router: Router, parts: Iterable[Projections]) -> Experts:
         """The mixture of a layer, of the projections of each expert."""

@@ -13,10 +13,11 @@ from roseinfer.config import ConfigError, Quantization
 from roseinfer.kernels.cpu.build import BuildError
 from roseinfer.model_folder import model_folder
 from roseinfer.models import config
-from roseinfer.models.config import LlamaConfig, ModelConfig
+from roseinfer.models.config import HybridConfig, LlamaConfig, ModelConfig
 from roseinfer.models.cpu import CpuLinear, CpuOps
 from roseinfer.models.fp8 import Fp8Linear
 from roseinfer.models.gpt2 import GPT2
+from roseinfer.models.hybrid import Hybrid
 from roseinfer.models.linear import Linear, OneDnnLinear, WidenedLinear
 from roseinfer.models.llama import Llama
 from roseinfer.models.llama_cpu import CpuLlama
@@ -74,6 +75,8 @@ def load(
         return _fp8(shape, weights, device, dtype, head=linear, fused=fused, ranks=ranks)
     if isinstance(shape, LlamaConfig):
         ops = _ops(shape, device, dtype, cpu_kernels=cpu_kernels)
+        if isinstance(shape, HybridConfig):
+            return Hybrid(shape, weights, device, dtype, linear=linear, ops=ops)
         if fused:
             from roseinfer.models.llama_cuda import CudaLlama
 
@@ -96,6 +99,8 @@ def weights_of(folder: Path, shape: ModelConfig, device: torch.device) -> Weight
 
 def shard_config(whole: ModelConfig, shard: Shard, device: torch.device) -> ModelConfig:
     """The shape of a shard of the model `whole`. Raises ConfigError where it cannot be divided so."""
+    if isinstance(whole, HybridConfig):
+        raise ConfigError("--tensor-parallel-size above 1 does not work for Qwen3.5's gated delta layers")
     if device.type != "cpu" and not isinstance(whole, LlamaConfig):
         raise ConfigError("--tensor-parallel-size above 1 on GPUs works with models of the Llama family")
     if device.type != "cpu" and isinstance(whole, LlamaConfig) and whole.mixture is not None:
@@ -115,7 +120,7 @@ def _fp8(
     shape: ModelConfig, weights: Weights, device: torch.device, dtype: torch.dtype, *, head: type[Linear],
     fused: bool, ranks: Ranks,
 ) -> Model:  # fmt: skip
-    if not isinstance(shape, LlamaConfig):
+    if not isinstance(shape, LlamaConfig) or isinstance(shape, HybridConfig):
         raise ConfigError("--quantization fp8 works with models of the Llama family")
     sizes = shape.width, *shape.ffn_widths, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     if not Fp8Linear.supports(device, dtype, math.gcd(*sizes)):

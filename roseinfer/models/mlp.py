@@ -83,6 +83,24 @@ class Experts:
         return residual + self(x)
 
 
+class SharedExpert:
+    """A mixture beside an expert that computes every token, weighted by the sigmoid of `gate`."""
+
+    def __init__(self, experts: Experts, shared: Mlp, gate: Linear) -> None:
+        self.experts, self.shared, self.gate = experts, shared, gate
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """`[T, width]` → `[T, width]`."""
+        return self.add(x, torch.zeros_like(x))
+
+    def add(self, x: Tensor, residual: Tensor) -> Tensor:
+        """Compute `residual` plus both of `x`, `[T, width]`."""
+        return self.experts.add(x, residual + self.gate(x).sigmoid() * self.shared(x))
+
+
+AnyMlp = Mlp | Experts | SharedExpert
+
+
 def skew(mixtures: Sequence[Experts]) -> float:
     """Tokens of the busiest expert over those of the mean one, averaged over `mixtures`; 0 without any. On a
     GPU it does not wait for steps that run."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from roseinfer.config import ConfigError
 
@@ -21,7 +22,8 @@ def number(name: str, value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Rope:
-    """The rotation frequency of each pair of elements; `kind` is default, linear or llama3."""
+    """The rotation frequency of each pair of elements; `kind` is default, linear or llama3. `share` of each
+    head is rotated."""
 
     theta: float = 10_000.0
     kind: str = "default"
@@ -29,6 +31,7 @@ class Rope:
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_max_positions: int = 8192
+    share: float = 1.0
 
     @classmethod
     def parse(cls, raw: dict[str, Any]) -> Rope:
@@ -43,8 +46,7 @@ class Rope:
             raise ConfigError(
                 f"rope scaling {kind!r} is not supported; roseinfer has: default, linear, llama3"
             )
-        if raw.get("partial_rotary_factor", settings.get("partial_rotary_factor", 1.0)) != 1.0:
-            raise ConfigError("partial_rotary_factor is not supported")
+        share = settings.get("partial_rotary_factor", raw.get("partial_rotary_factor", 1.0))
         names = {
             "factor": "factor",
             "low_freq_factor": "low_freq_factor",
@@ -61,11 +63,23 @@ class Rope:
         if kind == "linear" and "factor" not in fields:
             raise ConfigError("rope scaling linear needs factor")
         theta = number("rope_theta", settings.get("rope_theta", raw.get("rope_theta", 10_000.0)))
-        return cls(theta=theta, kind=kind, **fields)
+        return cls(theta=theta, kind=kind, share=number("partial_rotary_factor", share), **fields)
+
+    def order(self, head_dim: int) -> Tensor:
+        """The order `[head_dim]` in which a head's elements i and i + head_dim / 2 are a pair of `table`."""
+        rotated = self._rotated(head_dim) // 2
+        rest = head_dim // 2 - rotated
+        first, second, *others = torch.arange(head_dim).split_with_sizes([rotated, rotated, rest, rest])
+        return torch.cat((first, others[0], second, others[1]))
+
+    def _rotated(self, head_dim: int) -> int:
+        """Elements of a head that are rotated, the first ones of a checkpoint's."""
+        return int(head_dim * self.share)
 
     def frequencies(self, head_dim: int) -> Tensor:
-        """Radians per position of each pair, `[head_dim / 2]` float32."""
-        frequencies = self.theta ** -(torch.arange(0, head_dim, 2).float() / head_dim)
+        """Radians per position of each pair that is rotated, float32."""
+        rotated = self._rotated(head_dim)
+        frequencies = self.theta ** -(torch.arange(0, rotated, 2).float() / rotated)
         if self.kind == "linear":
             return frequencies / self.factor
         if self.kind == "llama3":
@@ -83,6 +97,8 @@ class Rope:
         return (1 - smooth) * frequencies / self.factor + smooth * frequencies
 
     def table(self, positions: int, head_dim: int) -> Tensor:
-        """cos and sin of every position's angles, `[positions, 2, head_dim / 2]` float32."""
+        """cos and sin of every position's angles, `[positions, 2, head_dim / 2]` float32; those of pairs that
+        are not rotated are 0."""
         angles = torch.arange(positions).float()[:, None] * self.frequencies(head_dim)
+        angles = F.pad(angles, (0, head_dim // 2 - angles.shape[1]))
         return torch.stack((angles.cos(), angles.sin()), dim=1)

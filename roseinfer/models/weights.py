@@ -19,7 +19,8 @@ from roseinfer.models.shard import Shard
 
 #: What numbers may be stored as. Others are quantized, and mean nothing without their scales.
 _DTYPES = ("F64", "F32", "F16", "BF16")
-#: What the names of a model with an LM head begin with; a checkpoint of the base class has them without.
+#: What the names of a model with an LM head begin with; a checkpoint of the base class has them without. One
+#: of a model that also has images has `model.language_model.`.
 _PREFIXES = ("model.", "transformer.")
 HEAD = "lm_head.weight"
 
@@ -77,6 +78,7 @@ class Weights:
     def _names(self, name: str) -> list[str]:
         """Names that a checkpoint may have for the tensor `name`."""
         names = [name, *(name.removeprefix(prefix) for prefix in _PREFIXES)]
+        names.append(re.sub(r"^model\.", "model.language_model.", name))
         return [*names, HEAD] if name == self._tied else names
 
     def _stored_name(self, name: str) -> str:

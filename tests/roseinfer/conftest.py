@@ -25,6 +25,8 @@ from transformers import (
     Qwen3Config,
     Qwen3MoeConfig,
 )
+from transformers.models.qwen3_5 import Qwen3_5TextConfig
+from transformers.models.qwen3_5_moe import Qwen3_5MoeTextConfig
 
 from roseinfer.batch import Batch, Segment
 from roseinfer.config import EngineConfig
@@ -220,11 +222,26 @@ LLAMAS = {
         mlp_only_layers=[1],
     ),
 }  # fmt: skip
+_HYBRID: dict[str, Any] = {
+    "vocab_size": VOCAB, "num_hidden_layers": 4, "hidden_size": 128, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 64, "max_position_embeddings": 1024, "eos_token_id": VOCAB - 1,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 32,
+    "linear_value_head_dim": 48,
+}  # fmt: skip
+#: Models whose requests have a state.
+HYBRIDS = {
+    "qwen3_5": Qwen3_5TextConfig(**_HYBRID, intermediate_size=256, tie_word_embeddings=True),
+    "qwen3_5_moe": Qwen3_5MoeTextConfig(
+        **_HYBRID, num_experts=12, num_experts_per_tok=3, moe_intermediate_size=64,
+        shared_expert_intermediate_size=96, tie_word_embeddings=False,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e5, "partial_rotary_factor": 0.5},
+    ),
+}  # fmt: skip
 
 
 def make_llama(folder: Path, name: str) -> Path:
-    """Save a model of LLAMAS."""
-    return save_llama(folder, LLAMAS[name])
+    """Save a model of LLAMAS or HYBRIDS."""
+    return save_llama(folder, (LLAMAS | HYBRIDS)[name])
 
 
 def save_llama(folder: Path, config: PreTrainedConfig) -> Path:
@@ -249,7 +266,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Save "gpt2" or a model of LLAMAS once, and return its folder."""
+    """Save "gpt2" or a model of LLAMAS or HYBRIDS once, and return its folder."""
 
     @cache
     def save(name: str) -> Path:
@@ -264,7 +281,7 @@ def gpt2_folder(model_folder: Callable[[str], Path]) -> Path:
     return model_folder("gpt2")
 
 
-@pytest.fixture(scope="session", params=["gpt2", *LLAMAS])
+@pytest.fixture(scope="session", params=["gpt2", *LLAMAS, *HYBRIDS])
 def folder(request: pytest.FixtureRequest, model_folder: Callable[[str], Path]) -> Path:
     """One model of each kind."""
     return model_folder(request.param)

@@ -21,6 +21,7 @@ from roseinfer.kernels.triton.rounded import rounded
 
 LOG2E = tl.constexpr(1.4426950408889634)
 #: Cached tokens a program reads at a time: the best of 32 to 128 on an H200 (2026-11-21, docs/notes/h200.md).
+#: Half as many of heads above 128, which has not been measured.
 BLOCK_TOKENS = 64
 WARPS, STAGES = 4, 3
 
@@ -161,6 +162,7 @@ def _launch(
     lengths: Tensor, parts: Tensor, lse: Tensor, block_size: int, splits: int,
 ) -> None:  # fmt: skip
     count, heads, dim = q.shape
+    tokens = BLOCK_TOKENS if dim <= 128 else BLOCK_TOKENS // 2
     if q.is_cuda and keys.dtype == q.dtype and cuda.supports(dim, q.dtype):
         cuda.launch(q, k, v, keys, values, table, rows, lengths, parts, lse, block_size, splits)
         return
@@ -168,6 +170,6 @@ def _launch(
         q, k, v, q.stride(0), k.stride(0), v.stride(0),
         keys, values, table, table.stride(0), rows, lengths, parts, lse, dim**-0.5,
         HEADS=heads, KV_HEADS=k.shape[1], DIM=dim, PAD_DIM=triton.next_power_of_2(dim),
-        BLOCK_SIZE=block_size, BLOCK_TOKENS=BLOCK_TOKENS, SPLITS=splits, FP8=keys.dtype == E4M3,
+        BLOCK_SIZE=block_size, BLOCK_TOKENS=tokens, SPLITS=splits, FP8=keys.dtype == E4M3,
         num_warps=WARPS, num_stages=STAGES, **early(q.device),
     )  # fmt: skip

@@ -16,6 +16,7 @@ from roseinfer.engine.core import Engine
 from roseinfer.kernels.cpu.build import has_bf16_products
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.llm import LLM
+from roseinfer.models import config
 from roseinfer.models.load import load
 from roseinfer.request.params import SamplingParams
 from roseinfer.tokenizer.chat import ChatTemplate
@@ -82,8 +83,10 @@ def prompt_logits(folder: Path, dtype: torch.dtype) -> Callable[[list[int]], tor
 
 
 def test_logits_equal_transformers(folder: Path) -> None:
-    """fp32 within 1e-3 of the spread of the logits, bf16 (8 bits of mantissa) within 5 %."""
-    for dtype, bound in ((torch.float32, 1e-3), (torch.bfloat16, 0.05)):
+    """fp32 within 1e-3 of the spread of the logits, bf16 (8 bits of mantissa) within 5 %, or 15 % of models
+    whose states carry what is rounded on from token to token."""
+    hybrid = config.read(folder).state_shape is not None
+    for dtype, bound in ((torch.float32, 1e-3), (torch.bfloat16, 0.15 if hybrid else 0.05)):
         logits = prompt_logits(folder, dtype)
         for prompt in prompts(7, 100):
             expected = reference_logits(folder, prompt)[-1]

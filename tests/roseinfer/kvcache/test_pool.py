@@ -19,10 +19,12 @@ from roseinfer.engine.core import Engine
 from roseinfer.kvcache.pool import KVPool, KVShape
 from roseinfer.llm import LLM
 from roseinfer.request.params import SamplingParams
-from tests.roseinfer.conftest import config_of, lay_out, make_batch, reference_attention
+from tests.roseinfer.conftest import LLAMAS, config_of, lay_out, make_batch, on_models, reference_attention
 
 CPU = torch.device("cpu")
 NEW = 10
+#: Models without states.
+PLAIN = ["gpt2", *LLAMAS]
 #: Share of the spread of a row of logits by which a token may be less likely than the likeliest: the other
 #: order of a sum can round an element to the other of its neighbours.
 MARGIN = 0.01
@@ -55,6 +57,7 @@ def cases(folder: Path) -> list[tuple[list[int], list[int], torch.Tensor]]:
     return answers
 
 
+@on_models(PLAIN)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -80,6 +83,7 @@ def test_answers_are_those_of_a_model_with_rounded_keys_and_values(folder, cases
     assert (llm.engine.preemptions > 0) == ("kv_tokens" in settings)
 
 
+@on_models(PLAIN)
 def test_a_cache_that_rounds_changes_answers(folder, cases):
     """The comparison above would show it if keys and values were not rounded."""
     llm = LLM(config_of(folder))
