@@ -109,8 +109,7 @@ def choose_runner(
     )
     mixed = limits.mixed if prefill.paged or not limits.mixed.cut else MixedSteps()
     verifies = config.speculate is not None and model.config.head_dim <= MAX_DIM
-    captured = prefill.capturable and model.config.state_shape is None  # which prompts need from the host
-    runner.capture(prompts=captured, mixed=mixed, verifies=verifies)
+    runner.capture(prompts=prefill.capturable, mixed=mixed, verifies=verifies)
     sizes = runner.decode_sizes
     in_parts = tuple(size for size in sizes if size in parts)
     info = RunnerInfo("triton", prefill.name, sizes, config.pinned_staging, in_parts)

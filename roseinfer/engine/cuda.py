@@ -108,8 +108,10 @@ class CudaRunner(Runner):
 
         `prompts`: capture prefill steps and those of `mixed` too. Attention must then need nothing from the
         host, and with `mixed.cut` it must read the KV cache; no prefill graph then exceeds `mixed.tokens`.
-        `verifies`: capture steps that verify drafts, as mixed ones without decode rows.
+        `verifies`: capture steps that verify drafts, as mixed ones without decode rows. Prompts of a model
+        with states need the host.
         """
+        prompts = prompts and self.model.config.state_shape is None
         pool = torch.cuda.graph_pool_handle()
         most = min(mixed.tokens if mixed.cut else PROMPT_TOKENS[-1], self._max_prompt_tokens)
         for size in reversed([size for size in PROMPT_TOKENS if size <= most] if prompts else []):

@@ -15,7 +15,7 @@ from roseinfer.tensors import to_device
 #: Tokens that are computed together, by matrix products; the state goes from one such chunk to the next.
 CHUNK = 64
 #: Added to a squared length before its root is taken.
-_EPS = 1e-6
+TINY = 1e-6
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class GatedDelta:
         width, heads = self.key_heads * self.key_dim, len(self.decay)
         q, k, v = F.silu(convolved).tensor_split((width, 2 * width), -1)
         q, k = (x.view(len(x), self.key_heads, self.key_dim) for x in (q, k))
-        q, k = (x * torch.rsqrt(x.square().sum(-1, keepdim=True) + _EPS) for x in (q, k))
+        q, k = (x * torch.rsqrt(x.square().sum(-1, keepdim=True) + TINY) for x in (q, k))
         q, k = (x.repeat_interleave(heads // self.key_heads, 1) for x in (q, k))
         return q * self.key_dim**-0.5, k, v.view(len(v), heads, -1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import count
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -28,6 +29,8 @@ class Hybrid(Llama):
     after the values, and rotates heads in the order of `Rope.order`."""
 
     config: HybridConfig
+    #: What computes the gated delta rule.
+    rule: ClassVar[type[GatedDelta]] = GatedDelta
 
     def _gain(self, read: Reader, name: str, size: int) -> Tensor:
         """Checkpoints have the difference to 1."""
@@ -48,7 +51,7 @@ class Hybrid(Llama):
             norm_1=self._gain(read, f"{at}.input_layernorm.weight", width),
             qkv=read.merged({f"{delta}.in_proj_{name}": size for name, size in sizes.items()}, width),
             qk_norm=None,
-            delta=GatedDelta(
+            delta=self.rule(
                 kernel.squeeze(1).t().contiguous(),
                 -decay.exp(),
                 bias,
@@ -94,8 +97,7 @@ class Hybrid(Llama):
 
     def forward(self, tokens: Tensor, positions: Tensor, attention: Attention) -> Tensor:
         config, ops = self.config, self._ops
-        assert config.state is not None
-        step = DeltaStep.of(attention.state_rows, config.state.taps, tokens.device)
+        step = self._step(attention, tokens.device)
         turns = self._turns[positions]
         x = self.ranks.embed(tokens, self._tokens)
         deltas, attentions = count(), count()
@@ -108,6 +110,10 @@ class Hybrid(Llama):
             x = layer.out.add(mixed, x)
             x = layer.mlp.add(ops.rms_norm(x, layer.norm_2, config.norm_eps), x)
         return x
+
+    def _step(self, attention: Attention, device: torch.device) -> DeltaStep:
+        assert self.config.state is not None
+        return DeltaStep.of(attention.state_rows, self.config.state.taps, device)
 
     def _attend(self, layer: Layer, x: Tensor, turns: Tensor, attention: Attention, index: int) -> Tensor:
         """Gated attention of `x` `[T, width]`, in layer `index` of the KV cache."""

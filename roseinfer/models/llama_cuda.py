@@ -93,13 +93,13 @@ class CudaLlama(Llama):
     def _few_rows(self, x: Tensor, attention: CudaPagedAttention) -> Tensor:
         eps = self.config.norm_eps
         for index, layer in enumerate(self._layers):
-            qkv = _normed_product(x, layer.norm_1, eps, layer.qkv)
+            qkv = normed_product(x, layer.norm_1, eps, layer.qkv)
             attended = attention.attend_product(index, qkv, None, self._heads, self._rotations[index])
             x = self._added_product(attended, layer.out, x)
             if isinstance(layer.mlp, CudaExperts):
                 x = layer.mlp.stream(x, layer.norm_2, eps)
                 continue
-            gated = _normed_product(x, layer.norm_2, eps, _mlp(layer).gate_up, gated=True)
+            gated = normed_product(x, layer.norm_2, eps, _mlp(layer).gate_up, gated=True)
             x = self._added_product(gated, _mlp(layer).down, x)
         return x
 
@@ -153,7 +153,7 @@ def _mlp(layer: Layer) -> Mlp:
     return layer.mlp
 
 
-def _normed_product(x: Tensor, gain: Tensor, eps: float, linear: Linear, *, gated: bool = False) -> Tensor:
+def normed_product(x: Tensor, gain: Tensor, eps: float, linear: Linear, *, gated: bool = False) -> Tensor:
     """A linear layer of the RMS norm of x, with SwiGLU after it where `gated`."""
     weight, bias, scales = linear.weight, linear.bias, linear.scales
     if stream.takes(x, weight, gated=gated, normed=True):

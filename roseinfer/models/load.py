@@ -75,6 +75,10 @@ def load(
         return _fp8(shape, weights, device, dtype, head=linear, fused=fused, ranks=ranks)
     if isinstance(shape, LlamaConfig):
         ops = _ops(shape, device, dtype, cpu_kernels=cpu_kernels)
+        if isinstance(shape, HybridConfig) and fused:
+            from roseinfer.models.hybrid_cuda import CudaHybrid
+
+            return CudaHybrid(shape, weights, device, dtype, linear=linear, ops=ops)
         if isinstance(shape, HybridConfig):
             return Hybrid(shape, weights, device, dtype, linear=linear, ops=ops)
         if fused:

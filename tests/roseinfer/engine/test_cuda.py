@@ -22,6 +22,7 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig
+from transformers.models.qwen3_5 import Qwen3_5TextConfig
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
@@ -45,6 +46,7 @@ from roseinfer.kernels.triton import rms_norm
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.models import load
 from roseinfer.models.cuda_ranks import CudaRanks
+from roseinfer.models.hybrid_cuda import CudaHybrid
 from roseinfer.models.model import Model
 from roseinfer.models.ranks import Ranks
 from roseinfer.models.shard import Shard
@@ -228,6 +230,21 @@ def choose_runner(config: Any, model: Any, pool: Any, dtype: Any, limits: Any, g
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_answers_are_those_of_the_plain_runner(folder, settings, engine_of):
     assert answers(engine_of(folder, settings)) == plain_answers(folder)
+
+
+def test_a_model_with_states(tmp_path, engine_of):
+    """Only its decode steps have graphs."""
+    config = Qwen3_5TextConfig(
+        vocab_size=203, num_hidden_layers=2, hidden_size=32, intermediate_size=48, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16, tie_word_embeddings=False, initializer_range=0.4,
+        layer_types=["linear_attention", "full_attention"], linear_num_key_heads=2, linear_num_value_heads=4,
+        linear_key_head_dim=16, linear_value_head_dim=12,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    engine = engine_of(tmp_path, {"chunked_prefill_size": 5})
+    assert isinstance(runner_of(engine).model, CudaHybrid) and not runner_of(engine).prompt_graphs
+    assert answers(engine) == plain_answers(tmp_path)
 
 
 def test_every_graph_runs(folder, engine_of, monkeypatch):
