@@ -81,8 +81,8 @@ class EngineChannels:
         events = self._poll.poll(0)
         if not wait:
             while not events and until is not None and (remaining_s := until - time.monotonic()) > 0:
-                # rounded down: the rest is busy-waited
-                events = self._poll.poll(0 if self.spin_s else int(1e3 * remaining_s))
+                # rounded down, and less what waking up may take: the rest is busy-waited
+                events = self._poll.poll(max(0, int(1e3 * remaining_s) - int(self.spin_s > 0)))
             return events
         end = time.monotonic() + min(self.spin_s, _left(until))
         while not events and time.monotonic() < end:

@@ -175,6 +175,23 @@ def test_without_a_while_it_sleeps_at_once() -> None:
     assert asyncio.run(turns_until_it_sleeps(0)) == 0
 
 
+def test_a_loop_naps_where_steps_are_long_and_never_where_they_are_short() -> None:
+    async def naps(gap: float) -> list[float]:
+        loop = asyncio.get_running_loop()
+        delays: list[float] = []
+        spinner = Spinner(1.0, count(100.0, gap / 2).__next__)  # a step's gap: two looks at the clock
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(loop, "call_later", lambda delay, call: delays.append(delay))
+            for _ in range(40):
+                spinner.touch(step=True)
+                spinner.awake = False  # as when it wakes up again
+        return delays
+
+    assert asyncio.run(naps(0.001)) == []
+    slept = asyncio.run(naps(0.02))
+    assert len(slept) > 20 and max(slept) == pytest.approx(0.018)
+
+
 class Pair:
     """Two engines, and the front end's view of them; use it within an event loop."""
 
