@@ -78,6 +78,11 @@ _MEASURED = {
     (2048, 1024, False, 2, "16"): Plan(2, 8, 512, 8, holds_x=True),
     (1024, 3072, True, 2, "16"): Plan(4, 8, 512, 4, holds_x=True),
     (3072, 1024, False, 2, "16"): Plan(1, 8, 256, 12, holds_x=True),
+    # Qwen3-30B-A3B, 2026-11-29
+    (2048, 5120, False, 2, "one"): Plan(2, 8, 1024, 4, holds_x=True),
+    (2048, 5120, False, 2, "more"): Plan(2, 8, 1024, 5, holds_x=True),
+    (4096, 2048, False, 2, "one"): Plan(1, 8, 1024, 5, holds_x=True),
+    (4096, 2048, False, 2, "more"): Plan(2, 8, 512, 7, holds_x=True),
     # Qwen3-8B, and Llama-3.1-8B, which has the same widths
     (4096, 6144, False, 2, "one"): Plan(1, 8, 1024, 11, holds_x=True),
     (4096, 6144, False, 2, "more"): Plan(1, 8, 1024, 8, holds_x=True),
