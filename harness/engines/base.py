@@ -66,8 +66,16 @@ TYPED: dict[Endpoint, tuple[str, dict[str, object]]] = {
 
 def endpoint_target(target: Target, endpoint: Endpoint) -> Target:
     """Return the target of requests to `endpoint`, of the server whose completions are at `target`."""
+    if endpoint == "completions":
+        return target
     others = tuple(endpoint_target(other, endpoint) for other in target.others)
-    return msgspec.structs.replace(target, path=beside(target.path, PATHS[endpoint]), others=others)
+    return msgspec.structs.replace(target, path=beside(_openai(target.path), PATHS[endpoint]), others=others)
+
+
+def _openai(path: str) -> str:
+    """The path of completions in OpenAI's API, beside which its other endpoints are; an engine may have
+    another for completions alone."""
+    return path if "/completions" in path else COMPLETIONS
 
 
 def from_environment(option: str, value: Any) -> Any:
@@ -337,13 +345,15 @@ class Missing:
 class Launch:
     """The command of a server; `env` is added to the inherited environment.
 
-    `served_name` is the model's name in requests. The server is ready when `GET ready_path` answers 200.
+    `served_name` is the model's name in requests, `path` that of completions. The server is ready when `GET
+    ready_path` answers 200.
     """
 
     argv: tuple[str, ...]
     served_name: str
     env: Mapping[str, str] = field(default_factory=dict)
     ready_path: str = "/health"
+    path: str = COMPLETIONS
     ready_timeout_s: float = 600.0
     stop_signal: signal.Signals = signal.SIGINT
     grace_s: float = 10.0

@@ -13,6 +13,7 @@ from harness.engines.running.trial import PAUSES_S
 from harness.loadgen.load_plan import LoadPlan, RawResponse, Target, WireRequest
 from harness.loadgen.run_load import run_load
 from harness.loadgen.sse import read_events, read_json
+from harness.loadgen.typed_events import GENERATED, as_chunk
 from harness.records.request_record import read_request, read_wire
 from harness.schema.base import Strict
 
@@ -94,7 +95,8 @@ def read_reply(raw: RawResponse, exact_tokens: int | None) -> Reply:
         )
     wire = read_wire(raw)
     sent = (data for _, data in read_events(wire.body, complete=wire.complete) if data != b"[DONE]")
-    choices = [event.choices[0] for event in (read_json(_events, data) for data in sent) if event.choices]
+    chunks = (as_chunk(data) if GENERATED in data else data for data in sent)
+    choices = [event.choices[0] for event in (read_json(_events, data) for data in chunks) if event.choices]
     ids = [token for choice in choices for token in choice.token_ids or ()]
     text = "".join(choice.text or "" for choice in choices)
     return Reply(tokens=ids or None, text=text, count=count, error=None, exact=exact)

@@ -19,7 +19,7 @@ from harness.loadgen.tls import TlsConnection, trusting
 #: Text or a token id in an event; the first chunk of a chat has neither, but its role.
 _TOKEN = re.compile(
     rb'"(?:text|content|reasoning_content|reasoning|arguments|delta|thinking|partial_json)": ?"[^"]'
-    rb'|"token_ids": ?\[\d'
+    rb'|"(?:token|output)_ids": ?\[\d'
 )
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from harness.loadgen.load_plan import RawResponse, WireRequest
 from harness.loadgen.sse import Content, answer_of, read_events, read_json
-from harness.loadgen.typed_events import as_chunk
+from harness.loadgen.typed_events import GENERATED, as_chunk
 
 #: A control character that no prompt has, as it is in text and as JSON writes it.
 _IN_TEXT = re.compile(r"\x01(?:answer (\d+)|call (\d+)\.(\d+) ([^|]*)\|(.*?))\x01", re.DOTALL)
@@ -141,7 +141,8 @@ def read_answer(response: RawResponse) -> LiveAnswer:
     calls: dict[Any, list[str]] = {}
     for _, data in read_events([(0.0, bytes(body.data))], complete=True):
         try:
-            event = read_json(_events, as_chunk(data) if _TYPED.search(data) else data)
+            other = GENERATED in data or _TYPED.search(data)
+            event = read_json(_events, as_chunk(data) if other else data)
         except msgspec.MsgspecError:  # the end of the stream, `[DONE]`, is no JSON
             continue
         for choice in event.choices[:1]:

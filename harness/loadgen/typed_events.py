@@ -1,7 +1,8 @@
-"""Events of OpenAI's Responses and of Anthropic's Messages, as chunks of a chat that say the same.
+"""Events of OpenAI's Responses, of Anthropic's Messages and of `/generate`, as chunks that say the same.
 
-Both name the type of each event and stream text, reasoning and arguments of tools as deltas of their own
-types. As chunks they are read in the same way as those of a chat, by the same rules.
+The former two name the type of each event and stream text, reasoning and arguments of tools as deltas of
+their own types. `/generate` streams the text and the ids of each chunk's tokens, and their count so far. As
+chunks they are read in the same way as those of completions and chats, by the same rules.
 """
 
 from __future__ import annotations
@@ -20,17 +21,19 @@ _ENDS = {"max_output_tokens": "length", "max_tokens": "length", "tool_use": "too
 _ENDS |= dict.fromkeys(("end_turn", "stop_sequence"), "stop")
 _THOUGHTS = ("reasoning_text", "reasoning_summary_text")
 _ARGUMENTS = ("function_call_arguments", "custom_tool_call_input", "mcp_call_arguments")
+#: What an event of `/generate` has.
+GENERATED = b'"meta_info":'
 _CALLS = ("function_call", "custom_tool_call", "mcp_call")
 
 
 def as_chunk(data: bytes) -> bytes:
-    """Return an event as a chunk of a chat; as it is if it has no type.
+    """Return an event as a chunk; as it is if it has no type and is not of `/generate`.
 
     Raises:
         msgspec.MsgspecError: It is not JSON, or a part of it is not what its type says.
     """
     event = read_json(_events, data)
-    kind = event.get("type")
+    kind = "generate" if "meta_info" in event else event.get("type")
     if kind is None:
         return data
     write = _WRITERS.get(kind)
@@ -38,6 +41,14 @@ def as_chunk(data: bytes) -> bytes:
         return msgspec.json.encode({} if write is None else write(event))
     except (KeyError, TypeError, AttributeError) as error:
         raise msgspec.ValidationError(f"an event {kind!r} without {error}") from None
+
+
+def _generated(event: Event) -> Event:
+    meta = event["meta_info"]
+    end = (meta.get("finish_reason") or {}).get("type")
+    choice = {"text": event.get("text"), "token_ids": event.get("output_ids"), "finish_reason": end}
+    counts = {name: meta.get(name) for name in ("prompt_tokens", "completion_tokens")}
+    return {"choices": [choice], "usage": counts}
 
 
 def _delta(**fields: Any) -> Event:
@@ -129,6 +140,7 @@ def _error(event: Event) -> Event:
 
 
 _WRITERS: dict[str, Callable[[Event], Event]] = {
+    "generate": _generated,
     **{f"response.{kind}": _response for kind in ("created", "completed", "incomplete", "failed")},
     **{f"response.{kind}.delta": _as("content") for kind in ("output_text", "refusal")},
     **{f"response.{kind}.delta": _as("reasoning_content") for kind in _THOUGHTS},

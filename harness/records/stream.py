@@ -1,8 +1,8 @@
 """Content of an OpenAI stream: pieces of text, token ids, usage, the reason to finish, errors.
 
 Understood are /v1/completions and /v1/chat/completions as vLLM, SGLang, roseinfer, llama.cpp and
-transformers send them; /v1/responses and /v1/messages through `typed_events.py`. Beyond OpenAI's own fields:
-`choices[0].token_ids` (with `return_token_ids`), `usage` in every chunk (with
+transformers send them; /v1/responses, /v1/messages and LMDeploy's /generate through `typed_events.py`. Beyond
+OpenAI's own fields: `choices[0].token_ids` (with `return_token_ids`), `usage` in every chunk (with
 `stream_options.continuous_usage_stats`), and `metrics`, in the last chunk (vLLM with
 --enable-per-request-metrics) or the last choice (roseinfer with `return_metrics`), or `timings` (llama.cpp).
 """
@@ -21,7 +21,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from harness.loadgen.sse import Content, answer_of, read_events, read_json, thought_of
-from harness.loadgen.typed_events import as_chunk
+from harness.loadgen.typed_events import GENERATED, as_chunk
 
 
 class StreamChunk(msgspec.Struct, gc=False):
@@ -229,7 +229,7 @@ def read_stream(
             stream.done = True
             continue
         try:
-            data = as_chunk(data) if fields.typed else data
+            data = as_chunk(data) if fields.typed or GENERATED in data else data
             event = read_json(_events, data)
         except msgspec.MsgspecError as error:
             if not stream.done:

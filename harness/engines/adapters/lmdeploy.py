@@ -1,15 +1,16 @@
 """LMDeploy: `lmdeploy serve api_server` and `lmdeploy.pipeline`, by default with its TurboMind back end.
 
-Its completions take text alone and count tokens at the end of a stream. It reports no settings, and writes
-them into its log only together with lines for every request: they are those of its command line. Gauges on
-its page of metrics are ten seconds old, so that only counters and histograms are read."""
+Its completions take text alone and count tokens at the end of a stream, so prompts go to its `/generate`,
+which takes token ids and streams those of each chunk. It reports no settings, and writes them into its log
+only together with lines for every request: they are those of its command line. Gauges on its page of metrics
+are ten seconds old, so that only counters and histograms are read."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from pydantic import JsonValue
 
@@ -20,6 +21,7 @@ from harness.engines.prompts import Prompts
 from harness.engines.selfreport import ARGV, SelfReport
 from harness.errors import EngineError
 from harness.schema.fairness import EngineFact
+from harness.workload import PlannedRequest
 
 QUIET = {"HF_HUB_OFFLINE": "1"}
 #: What its command line asks for.
@@ -49,6 +51,20 @@ def options(settings: EngineSettings) -> dict[str, JsonValue]:
         "session_len": settings.max_model_len,
         "enable_prefix_caching": settings.caches_prefixes,
     }
+
+
+@dataclass(frozen=True)
+class _Generated:
+    """Prompts in the fields of `/generate`."""
+
+    prompts: Prompts
+
+    def fields(self, request: PlannedRequest) -> dict[str, Any]:
+        fields = self.prompts.fields(request)
+        return {"input_ids": fields["prompt"]} if isinstance(fields["prompt"], list) else fields
+
+    def tokens(self, request: PlannedRequest) -> int | None:
+        return self.prompts.tokens(request)
 
 
 class Lmdeploy(LocalEngine):
@@ -89,11 +105,11 @@ class Lmdeploy(LocalEngine):
                 arguments.append(option)
             elif value is not False:
                 arguments += [option, str(value)]
-        return Launch(tuple(arguments), settings.served_name, QUIET)
+        return Launch(tuple(arguments), settings.served_name, QUIET, path="/generate")
 
     def prompts(self, request_settings: RequestSettings) -> Prompts:
-        """Text, as its completions take no token ids."""
-        return super().prompts(replace(request_settings, text=True))
+        prompts = super().prompts(request_settings)
+        return _Generated(prompts) if request_settings.endpoint == "completions" else prompts
 
     def extra_body(self, request_settings: RequestSettings) -> dict[str, object]:
         """No penalty, and the most likely token or, where tokens are drawn, any of them: its own limit is the

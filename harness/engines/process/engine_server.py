@@ -14,7 +14,7 @@ from typing import Self
 
 import psutil
 
-from harness.engines.base import COMPLETIONS, Launch
+from harness.engines.base import Launch
 from harness.engines.process.guard import Order
 from harness.engines.process.tree import Guarded, describe_exit
 from harness.engines.selfreport import SelfReport
@@ -130,7 +130,7 @@ class EngineServer:
         order = Order(launch.argv, env, log, self.cpus, launch.stop_signal, launch.grace_s)
         process = Guarded(self.record.label, order)
         self._process = process
-        target = Target(self.host, port, COMPLETIONS)
+        target = Target(self.host, port, launch.path)
         while (status := ask(target, launch.ready_path, PROBE_TIMEOUT_S)[0]) != 200:
             if (code := process.wait(POLL_S)) is not None:
                 if any(sign in process.tail().lower() for sign in PORT_TAKEN):

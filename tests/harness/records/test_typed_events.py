@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from harness.fairness.asking import read_reply
 from harness.loadgen.live_answers import read_answer
 from harness.loadgen.load_plan import RawResponse
 from harness.records.request_record import RequestRecord, read_request
@@ -134,3 +135,30 @@ def test_an_answer_may_end_at_its_limit(events: Events) -> None:
 def test_what_fails_is_a_failure(events: Events, kind: str, detail: str) -> None:
     _, record = answer(events)
     assert record.error == kind and detail in (record.error_detail or "")
+
+
+def test_a_stream_of_generate_has_the_ids_of_each_chunk():
+    """As LMDeploy 0.18.0 sent it, shortened."""
+
+    def event(text: str, ids: list[int], count: int, end: str | None = None) -> bytes:
+        meta = {"prompt_tokens": 5, "completion_tokens": count, "finish_reason": end and {"type": end}}
+        return json.dumps({"text": text, "output_ids": ids, "meta_info": meta}).encode()
+
+    events = [
+        event("Ro", [27352], 1),
+        event('"meta_info": aming', [7, 8], 3),
+        event("", [], 3, "length"),
+        b"[DONE]",
+    ]
+    pieces = [(float(t), b"data: " + data + b"\n\n") for t, data in enumerate(events)]
+    stream = read_stream(pieces, complete=True)
+    assert [(chunk.t, chunk.token_ids, chunk.reported) for chunk in stream.chunks] == [
+        (0.0, 1, 1), (1.0, 2, 3), (2.0, 0, 3),
+    ]  # fmt: skip
+    assert (stream.prompt_tokens, stream.completion_tokens, stream.finish_reason) == (5, 3, "length")
+    assert "".join(stream.text) == 'Ro"meta_info": aming' and stream.done and stream.error is None
+    raw = RawResponse(0, 0.0, 0.0, 4.0, [(0.0, HEAD), *pieces])
+    assert read_answer(raw).text == 'Ro"meta_info": aming'
+    assert read_reply(raw, 3).tokens == [27352, 7, 8]
+    said = json.dumps({"choices": [{"index": 0, "text": '"meta_info":'}]}).encode()
+    assert read_stream([(0.0, b"data: " + said + b"\n\n")], complete=True).text == ['"meta_info":']

@@ -29,13 +29,17 @@ OPTIONS = {
     "--cache-block-seq-len", "--enable-prefix-caching", "--max-prefill-token-num", "--quant-policy",
     "--model-format", "--disable-metrics", "--dp", "--eager-mode",
 }  # fmt: skip
-#: Fields of its CompletionRequest: lmdeploy/serve/openai/protocol.py. Others are ignored in silence.
+#: Fields of its GenerateReqInput: lmdeploy/serve/openai/protocol.py. Others are ignored in silence.
 FIELDS = {
-    "model", "prompt", "suffix", "temperature", "n", "logprobs", "max_completion_tokens", "max_tokens",
-    "stop", "stream", "stream_options", "top_p", "echo", "presence_penalty", "frequency_penalty", "user",
-    "repetition_penalty", "repetition_ngram_size", "repetition_ngram_threshold", "session_id", "ignore_eos",
-    "skip_special_tokens", "spaces_between_special_tokens", "top_k", "seed", "min_p",
+    "session_id", "prompt", "input_ids", "image_data", "return_logprob", "top_logprobs_num",
+    "logprob_start_len", "max_tokens", "stop", "stop_token_ids", "stream", "temperature",
+    "repetition_penalty",
+    "ignore_eos", "top_p", "top_k", "min_p", "skip_special_tokens", "spaces_between_special_tokens",
+    "include_stop_str_in_output", "return_routed_experts", "repetition_ngram_size",
+    "repetition_ngram_threshold", "media_io_kwargs", "mm_processor_kwargs",
 }  # fmt: skip
+#: What every engine is sent, and this one ignores: it has one model, and draws no tokens when greedy.
+IGNORED = {"model", "seed", "stream_options"}
 #: Fields that both `TurbomindEngineConfig` and `PytorchEngineConfig` have: lmdeploy/messages.py.
 CONFIG = {
     "dtype", "tp", "session_len", "max_batch_size", "cache_max_entry_count", "enable_prefix_caching",
@@ -78,14 +82,22 @@ def test_what_it_cannot_is_refused_before_it_starts(tmp_path: Path, unfit: dict[
         ENGINE.offline(THERE, _settings(tmp_path, **unfit))
 
 
-def test_a_request_has_text_and_only_fields_that_it_knows():
+def test_a_request_has_only_fields_that_it_knows(tmp_path: Path):
+    assert ENGINE.command(THERE, _settings(tmp_path), 1).path == "/generate"
     folder = resolve("random:gpt2-tiny").path
     asked = PlannedRequest(0, None, np.array([5, 6, 7], np.int32), 9)
     body = json.loads(ENGINE.encoder(RequestSettings(folder, "m"))(asked))
-    assert body.keys() <= FIELDS
-    assert isinstance(body["prompt"], str)
-    assert (body["max_tokens"], body["ignore_eos"], body["top_k"]) == (9, True, 1)
-    assert body["stream_options"] == {"include_usage": True}
+    assert body.keys() <= FIELDS | IGNORED
+    assert (body["input_ids"], body["max_tokens"], body["ignore_eos"], body["top_k"]) == (
+        [5, 6, 7],
+        9,
+        True,
+        1,
+    )
+    text = json.loads(ENGINE.encoder(RequestSettings(folder, "m", text=True))(asked))
+    assert isinstance(text["prompt"], str) and "input_ids" not in text
+    chat = json.loads(ENGINE.encoder(RequestSettings(None, "m", endpoint="chat"))(asked))
+    assert "messages" in chat and "input_ids" not in chat
     drawn = RequestSettings(folder, "m", user_fields={"temperature": 0.5})
     body = json.loads(ENGINE.encoder(drawn)(asked))
     assert (body["temperature"], body["top_k"], body["top_p"]) == (0.5, 0, 1.0)
