@@ -173,31 +173,30 @@ def chunked(
     Returns:
         `[T, heads, value dim]`.
     """
-    number = sum(chunks.counts)
+    number, heads = sum(chunks.counts), q.shape[1]
 
     def cut(x: Tensor) -> Tensor:
-        """`[T, heads, …]` → `[chunks, heads, CHUNK, …]`, zeros where there is no token."""
+        """`[T, heads, …]` → `[chunks · heads, CHUNK, …]`, zeros where there is no token."""
         padded = x.new_zeros(number * CHUNK, *x.shape[1:]).index_copy_(0, chunks.places, x)
-        return padded.view(number, CHUNK, *x.shape[1:]).transpose(1, 2)
+        return padded.view(number, CHUNK, *x.shape[1:]).transpose(1, 2).flatten(0, 1)
 
     q, k, v, decay, beta = (cut(x) for x in (q, k, v, decay, beta))
     total = decay.cumsum(-1)  # since the chunk's beginning
-    between = (total[..., :, None] - total[..., None, :]).tril().exp().tril()
-    weighted = k * beta[..., None]
+    between = (total[:, :, None] - total[:, None, :]).tril().exp().tril()
+    grown, weighted = total.exp()[..., None], k * beta[..., None]
     system = weighted @ k.mT * between
     within = q @ k.mT * between
-    sides = torch.cat((v * beta[..., None], weighted * total.exp()[..., None]), -1)
+    sides = torch.cat((v * beta[..., None], weighted * grown), -1)
     sides = torch.linalg.solve_triangular(system, sides, upper=False, unitriangular=True)
     new, predicted = sides.tensor_split((v.shape[-1],), -1)
-    q = q * total.exp()[..., None]
-    k = k * (total[..., -1:] - total).exp()[..., None]
-    kept = total[..., -1].exp()[..., None, None]
+    q = q * grown
+    k = (k * (total[:, -1:] - total).exp()[..., None]).mT
     out = torch.empty_like(v)
     end = 0
     for count in chunks.counts:
-        part, end = slice(end, end + count), end + count
-        state = states[:count]
-        change = new[part] - predicted[part] @ state
-        out[part] = q[part] @ state + within[part] @ change
-        states[:count] = state * kept[part] + k[part].mT @ change
-    return out.transpose(1, 2).flatten(0, 1)[chunks.places]
+        part, end = slice(end, end + count * heads), end + count * heads
+        state = states[:count].flatten(0, 1)
+        change = torch.baddbmm(new[part], predicted[part], state, alpha=-1)
+        torch.bmm(q[part], state, out=out[part]).baddbmm_(within[part], change)
+        state.mul_(grown[part, -1:]).baddbmm_(k[part], change)
+    return out.view(number, heads, CHUNK, -1).transpose(1, 2).flatten(0, 1)[chunks.places]
