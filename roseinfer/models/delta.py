@@ -144,11 +144,12 @@ class GatedDelta:
         window = torch.cat((kept.index_select(0, rows), inputs[:, None]), 1)
         kept.index_copy_(0, rows, window[:, 1:])
         q, k, v = self._heads((window * self.kernel).sum(1))
-        states = matrices.index_select(0, rows) * decay.exp()[..., None, None]
-        change = (v - (states * k[..., None]).sum(-2)) * beta[..., None]
-        states += k[..., None] * change[..., None, :]
+        states = matrices.index_select(0, rows).mul_(decay.exp()[..., None, None])
+        read, old = (torch.stack((q, k), -2) @ states).unbind(-2)
+        change = (v - old) * beta[..., None]
+        states.flatten(0, 1).baddbmm_(k.flatten(0, 1)[..., None], change.flatten(0, 1)[:, None])
         matrices.index_copy_(0, rows, states)
-        return (states * q[..., None]).sum(-2)
+        return read + (q * k).sum(-1, keepdim=True) * change
 
     def _heads(self, convolved: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries and keys `[T, heads, key_dim]`, of unit length and scaled, and values `[T, heads,
