@@ -9,9 +9,14 @@ from roseinfer.batch import NO_INTS, Ints
 from roseinfer.scheduler.cost import StepCosts
 from roseinfer.scheduler.policies import MIXED_PARTS, Chunk, StepParts
 
-#: Most seconds of a step of prompts alone, and of one in which others decode, too, if that is more than twice
-#: the time in which they decode without prompts. Either has as many prompt tokens at least.
-ALONE_S, BESIDE_S, LEAST = 0.11, 0.055, 64
+#: Prompts that take longer than this together are many.
+MANY_S = 0.11
+#: Most seconds of a step of prompts alone; and of the first of such steps in succession, whose requests wait
+#: for the others in any case: none of them begins much sooner than the rest.
+ALONE_S, FIRST_S = 0.03, 0.19
+#: Most seconds of a step in which others decode, if that is more than twice the time in which they decode
+#: without prompts. Each step may have at least LEAST prompt tokens.
+BESIDE_S, LEAST = 0.055, 64
 #: Most seconds that running requests wait for steps of prompts alone.
 STALL_S = 2.0
 
@@ -21,8 +26,8 @@ class Aim:
     """A preference: which steps it asks for while requests decode and prompts wait.
 
     Args:
-        alone: which prompts have steps of their own: "many", more than one such step takes, so that all
-            then decode together; "few", no more than one takes, so that they are there at once; None: none.
+        alone: which prompts have steps of their own: "many", more than MANY_S takes, so that all then decode
+            together; "few", no more than BESIDE_S takes, so that they are there at once; None: none.
         pace: a step with prompts takes at most so many times as long as one without,
         drain: unless it must take longer so that what waits is computed in so many steps.
     """
@@ -67,14 +72,14 @@ class Weighed:
 
     def __call__(self, parts: StepParts) -> tuple[list[Chunk], Ints]:
         if parts.waiting:
-            budget = max(LEAST, self._costs.tokens_within(ALONE_S))
-            self._many |= parts.tokens > budget
+            self._many |= self._costs.prompts_s(parts.tokens) > MANY_S
+            budget = max(LEAST, self._costs.tokens_within(max(ALONE_S, FIRST_S - self._stalled)))
             seconds = self._costs.prompts_s(min(parts.tokens, budget))
             if not parts.decoding or self._alone(parts, seconds):
                 chunks = parts.prompts(budget)
                 if chunks:
                     self._many &= len(chunks) < parts.waiting
-                    self._stalled += seconds if parts.decoding else 0.0
+                    self._stalled += seconds
                     return chunks, NO_INTS
         self._stalled, self._many = 0.0, self._many and parts.waiting > 0
         rows = parts.decode()
