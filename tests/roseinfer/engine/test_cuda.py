@@ -22,7 +22,7 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig
-from transformers.models.qwen3_5 import Qwen3_5TextConfig
+from transformers.models.qwen3_5_moe import Qwen3_5MoeTextConfig
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
@@ -233,9 +233,10 @@ def test_answers_are_those_of_the_plain_runner(folder, settings, engine_of):
 
 
 def test_a_model_with_states(tmp_path, engine_of):
-    """Only its decode steps have graphs."""
-    config = Qwen3_5TextConfig(
-        vocab_size=203, num_hidden_layers=2, hidden_size=32, intermediate_size=48, num_attention_heads=4,
+    """Only its decode steps have graphs. It is a mixture, too."""
+    config = Qwen3_5MoeTextConfig(
+        vocab_size=203, num_hidden_layers=2, hidden_size=32, num_experts=4, num_experts_per_tok=2,
+        moe_intermediate_size=16, shared_expert_intermediate_size=24, num_attention_heads=4,
         num_key_value_heads=2, head_dim=16, tie_word_embeddings=False, initializer_range=0.4,
         layer_types=["linear_attention", "full_attention"], linear_num_key_heads=2, linear_num_value_heads=4,
         linear_key_head_dim=16, linear_value_head_dim=12,
