@@ -41,7 +41,7 @@ class Aim:
 AIMS = {
     "latency": Aim(pace=2.5, drain=32),
     "balanced": Aim("many"),
-    "first-token": Aim("few", pace=3, drain=16),
+    "first-token": Aim("few", pace=4, drain=16),
     "throughput": Aim(pace=4, drain=16),
 }
 
