@@ -2,7 +2,7 @@
 
     BENCH_PEERS=FOLDER python -m benchmarks.cross_check --base-url URL --model NAME --tokenizer FOLDER \\
         [--endpoint chat] [--concurrency 1,4] [--rate 2] [--input-len 128] [--output-len 32] [--n 24] \\
-        [--rounds 3] [--tools rosebench,vllm,…]
+        [--rounds 3] [--tools rosebench,vllm,…] [--fields '{"tools": […]}']
 
 FOLDER holds a virtual environment for each of the other harnesses: vllm/, guidellm/, aiperf/. A closed loop
 has four requests or more for each that is in flight. --rate is requests a second at Poisson times, drawn
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import multiprocessing
 import os
 import sys
@@ -52,6 +53,7 @@ def main() -> int:
     parser.add_argument("--output-len", type=int, default=32)
     parser.add_argument("--n", type=int, default=24)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--fields", type=json.loads, default={}, help="of every request, as JSON")
     parser.add_argument("--tools", default=",".join(TOOLS))
     parser.add_argument("--beside", type=float, default=0.0, help="part of a core to keep busy")
     parser.add_argument("--out", type=Path, default=Path("outputs/cross_check"))
@@ -66,6 +68,7 @@ def main() -> int:
             options.base_url, options.model, options.tokenizer.resolve(), options.endpoint == "chat",
             options.template, load, options.input_len, options.output_len,
             options.n if load.open_loop else max(options.n, round(4 * load.value)), peers,
+            options.fields,
         )  # fmt: skip
         results: dict[str, list[tuple[Found, Mapping[str, float]]]] = {}
         for round_number in range(options.rounds):

@@ -43,7 +43,8 @@ class Load:
 
 @dataclass(frozen=True)
 class Asked:
-    """The server and the load. `template` is how many tokens a chat adds, which the others do not count."""
+    """The server and the load. `template` is how many tokens a chat adds, which the others do not count;
+    `fields` are more fields of every request."""
 
     url: str
     model: str
@@ -55,6 +56,7 @@ class Asked:
     output_len: int
     n: int
     peers: Path
+    fields: Mapping[str, Any]
 
     @property
     def prompt(self) -> int:
@@ -103,7 +105,7 @@ def rosebench(asked: Asked, out: Path) -> Found:
     arguments = [
         *("--base-url", asked.url, "--served-model", asked.model, "--tokenizer", str(asked.tokenizer)),
         *("--endpoint", "chat" if asked.chat else "completions"),
-        *("--n", str(asked.n), "--warmup", str(asked.load.warmup)),
+        *("--n", str(asked.n), "--warmup", str(asked.load.warmup), "--body", json.dumps(asked.fields)),
         *("--no-calibrate", "--no-check-answers", "--quiet", "--json"),
     ]
     if asked.load.open_loop:
@@ -130,6 +132,7 @@ def vllm(asked: Asked, out: Path) -> Found:
         *("--tokenizer", str(asked.tokenizer), "--temperature", "0"),
         *("--num-prompts", str(asked.n), "--num-warmups", str(asked.load.warmup)),
         *("--save-result", "--result-filename", str(out / "result.json")),
+        *("--extra-body", json.dumps(asked.fields)),
     ]
     if asked.load.open_loop and not asked.chat:
         trace = str(asked.trace(out, asked.input_len))
@@ -147,7 +150,8 @@ def vllm(asked: Asked, out: Path) -> Found:
 
 
 def guidellm(asked: Asked, out: Path) -> Found:
-    backend = f"kind=openai_http,target={asked.url},model={asked.model},request_format={_path(asked)}"
+    backend: dict[str, Any] = {"kind": "openai_http", "target": asked.url, "model": asked.model}
+    backend |= {"request_format": _path(asked), "extras": {"body": asked.fields}}
     if asked.load.open_loop:
         source = {"kind": "json_file", "path": str(asked.trace(out, asked.prompt, per_second=1))}
         profile, data = "kind=replay", json.dumps({"kind": "trace_synthetic", "source": source})
@@ -155,7 +159,7 @@ def guidellm(asked: Asked, out: Path) -> Found:
         profile = f"kind=concurrent,streams={asked.load.value:g}"
         data = f"kind=synthetic_text,prompt_tokens={asked.prompt},output_tokens={asked.output_len}"
     command = [
-        *(str(asked.peers / "guidellm" / "bin" / "guidellm"), "run", "--backend", backend),
+        *(str(asked.peers / "guidellm" / "bin" / "guidellm"), "run", "--backend", json.dumps(backend)),
         *("--tokenizer", f"kind=hf_auto,model={asked.tokenizer}"),
         *("--profile", profile, "--constraint", f"kind=max_requests,count={asked.n}", "--data", data),
         *("--disable-progress", "--output", f"kind=json,path={out / 'result.json'}"),
@@ -175,7 +179,7 @@ def aiperf(asked: Asked, out: Path) -> Found:
         *(str(asked.peers / "aiperf" / "bin" / "aiperf"), "profile", "--model", asked.model),
         *("--url", asked.url, "--endpoint-type", "chat" if asked.chat else "completions", "--streaming"),
         *("--tokenizer", str(asked.tokenizer), "--use-server-token-count"),
-        *("--extra-inputs", "ignore_eos:true", "--extra-inputs", f"min_tokens:{asked.output_len}"),
+        *("--extra-inputs", json.dumps({"ignore_eos": True, "min_tokens": asked.output_len, **asked.fields})),
         *("--warmup-request-count", str(asked.load.warmup), "--random-seed", "1", "--ui", "none"),
         *("--artifact-dir", str(out)),
     ]
