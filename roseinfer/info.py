@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 
 import msgspec
@@ -41,6 +42,13 @@ class DraftCounts(msgspec.Struct, frozen=True, array_like=True):
     drafts: int
     tokens: int
     accepted: tuple[int, ...]
+
+    @classmethod
+    def sum(cls, counts: Sequence[DraftCounts]) -> DraftCounts:
+        """Sum of the counts of several engines."""
+        accepted = zip(*(each.accepted for each in counts), strict=True)
+        drafts, tokens = (sum(getattr(each, name) for each in counts) for name in ("drafts", "tokens"))
+        return cls(drafts, tokens, tuple(map(sum, accepted)))
 
     @property
     def accepted_tokens(self) -> int:

@@ -209,12 +209,11 @@ def serve(engine: Engine, channels: EngineChannels) -> NoReturn:
             result = engine.step()
         if result is not None:
             with named_range("roseinfer.ipc.send"):
-                for part in result.rounds():
-                    for step in (part.prompt_logprobs, part.logprobs):
-                        for owner, logprobs in split_logprobs(step) if step is not None else ():
-                            channels.send(owner, logprobs)
-                    for owner, tokens in split(part, len(channels)):
-                        channels.send(owner, tokens)
+                for step in (result.prompt_logprobs, result.logprobs):
+                    for owner, logprobs in split_logprobs(step) if step is not None else ():
+                        channels.send(owner, logprobs)
+                for owner, tokens in split(result, len(channels)):
+                    channels.send(owner, tokens)
             profiler.step()
 
 

@@ -102,8 +102,9 @@ class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Tokens(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """One step: request ids (int64) and their next tokens (int64) as bytes, the requests that ended, and the
-    times so far of requests with stop strings that got their first token."""
+    """One step: request ids (int64) and their next tokens (int64) as bytes, those of one request next to each
+    other; the requests that ended, and the times so far of requests with stop strings that got their first
+    token."""
 
     ids: bytes
     tokens: bytes

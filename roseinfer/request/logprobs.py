@@ -45,10 +45,8 @@ class StepLogprobs:
         each = zip(self.ids.tolist(), self.positions.tolist(), tokens, values, strict=True)
         return [(id, position, TokenLogprobs(row, numbers)) for id, position, row, numbers in each]
 
-    def by_request(self) -> dict[int, TokenLogprobs]:
-        """The logprobs of each request's token."""
+    def of_requests(self) -> list[tuple[int, TokenLogprobs]]:
+        """Request and logprobs of each token that was generated."""
         tokens, values = self.tokens.tolist(), self.values.tolist()
-        return {
-            id: TokenLogprobs(row, numbers)
-            for id, row, numbers in zip(self.ids.tolist(), tokens, values, strict=True)
-        }
+        each = zip(self.ids.tolist(), tokens, values, strict=True)
+        return [(id, TokenLogprobs(row, numbers)) for id, row, numbers in each]

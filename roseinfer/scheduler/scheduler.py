@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -45,27 +45,6 @@ class StepResult:
     begun: tuple[Finished, ...] = ()
     prompt_logprobs: StepLogprobs | None = None
     rows: Ints | None = None
-
-    def rounds(self) -> Iterator[StepResult]:
-        """The first token of every request, then the second ones, and so on."""
-        if self.rows is None:
-            yield self
-            return
-        numbers, rounds = _numbers(self.ids), dict(zip(self.ids.tolist(), _numbers(self.ids), strict=True))
-        for number in range(max(rounds.values(), default=-1) + 1):
-            now, logprobs = numbers == number, self.logprobs
-            yield StepResult(
-                self.ids[now],
-                self.tokens[now],
-                tuple(end for end in self.finished if rounds[end.id] == number),
-                None if logprobs is None else logprobs.where(_numbers(logprobs.ids) == number),
-            )
-
-
-def _numbers(ids: Ints) -> Ints:
-    """Number equal neighbours from 0 on."""
-    starts = np.flatnonzero(np.diff(ids, prepend=-1 - ids[:1]))
-    return np.arange(len(ids)) - np.repeat(starts, np.diff(starts, append=len(ids)))
 
 
 class _MustWaitError(Exception):

@@ -49,7 +49,7 @@ Drafter = Callable[[NDArray[np.int32], int], tuple[NDArray[np.int32], int]]
 
 
 class Account:
-    """Whether drafts pay, by the measured durations of steps and the share of drafted tokens accepted.
+    """Finds whether drafts pay, by the measured durations of steps and the share of tokens accepted.
 
     A step with drafts gains what plain steps take for its tokens, less what it took. Plain steps add a SHARE
     of their time. What drafts lose where they do not pay is bounded by that share: without a gain there are

@@ -81,14 +81,15 @@ class TokenReceiver(Protocol):
         """Take the request's times so far, before the push of its first token."""
 
     def add_logprobs(self, logprobs: TokenLogprobs) -> None:
-        """Take the next token's logprobs, if the request asked for them."""
+        """Take the logprobs of one of the tokens that come next, in their order, if the request asked for
+        them."""
 
     def add_prompt_logprobs(self, position: int, logprobs: TokenLogprobs) -> None:
         """Take the logprobs of the prompt token at `position`, if the request asked for them; before all
         tokens."""
 
-    def push(self, token: int, end: Finished | None) -> None:
-        """Take the next token; `end` comes with the last."""
+    def push(self, token: int, end: Finished | None, more: bool = False) -> None:
+        """Take the next token; `end` comes with the last. `more`: the step has more tokens of the answer."""
 
     def fail(self, error: HttpError) -> None:
         """End the answer with `error`: there is no next token."""
@@ -284,7 +285,7 @@ class EngineClient:
                     self._ready.set_result(message)
 
     def _add_logprobs(self, step: StepLogprobs) -> None:
-        for id, logprobs in step.by_request().items():
+        for id, logprobs in step.of_requests():
             receiver = self._receivers.get(id)
             if receiver is not None:
                 try:
@@ -294,11 +295,12 @@ class EngineClient:
 
     def _push(self, ids: list[int], tokens: list[int], ends: dict[int, Finished]) -> None:
         find, ended = self._receivers.get, ends.get
-        for id, token in zip(ids, tokens, strict=True):
+        for id, token, next_id in zip(ids, tokens, [*ids[1:], None], strict=False):
             receiver = find(id)
             if receiver is not None:
                 try:
-                    receiver.push(token, ended(id))
+                    more = next_id == id
+                    receiver.push(token, None if more else ended(id), more)
                 except Exception:
                     _broken(receiver)
         if ends:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roseinfer.config import ConfigError
-from roseinfer.info import EngineInfo
+from roseinfer.info import DraftCounts, EngineInfo
 from roseinfer.ipc.messages import MAX_REPLICAS, REPLICA_SHIFT, Done, Load, Order
 from roseinfer.request.params import Finished, SamplingParams
 from roseinfer.server.engine_client import EngineClient, TokenReceiver
@@ -143,4 +143,6 @@ def together(loads: Sequence[Load]) -> Load:
     sums = {name: sum(getattr(load, name) for load in loads) for name in names}
     shares = ("kv_usage", "expert_skew", "step_cost_error")
     usage, skew, error = (fmean(getattr(load, name) for load in loads) for name in shares)
-    return Load(kv_usage=usage, expert_skew=skew, step_cost_error=error, **sums)
+    drafts = [load.drafts for load in loads if load.drafts is not None]
+    counts = DraftCounts.sum(drafts) if drafts else None
+    return Load(kv_usage=usage, expert_skew=skew, step_cost_error=error, drafts=counts, **sums)

@@ -108,7 +108,7 @@ def test_logprobs(folder: Path, dtype: Dtype, cuda_graph: bool) -> None:
     while (step := engine.step()) is not None:
         for i, token in zip(step.ids.tolist(), step.tokens.tolist(), strict=True):
             tokens[i].append(token)
-        for i, logprobs in (step.logprobs.by_request() if step.logprobs is not None else {}).items():
+        for i, logprobs in step.logprobs.of_requests() if step.logprobs is not None else ():
             reported[i].append(logprobs)
     assert tokens == expected
     model = reference(folder)

@@ -76,8 +76,8 @@ def generate(
             continue
         for id, token in zip(step.ids.tolist(), step.tokens.tolist(), strict=True):
             answers[id].tokens.append(token)
-        for id, logprobs in step.logprobs.by_request().items() if step.logprobs is not None else ():
-            assert logprobs.tokens[0] == answers[id].tokens[-1]
+        for id, logprobs in step.logprobs.of_requests() if step.logprobs is not None else ():
+            assert logprobs.tokens[0] == answers[id].tokens[len(answers[id].logprobs)]
             answers[id].logprobs.append(logprobs)
     engine.check_idle()
     return answers

@@ -182,7 +182,8 @@ class Observer:
         self._counters.add("prompt_tokens", prompt_tokens)
 
     def step(self, ids: NDArray[np.int64], finished: Sequence[Finished]) -> None:
-        """Observe a token of each of `ids` `[n]`; requests that were discarded do not count."""
+        """Observe a token of each of `ids` `[n]`, or tokens that came together, next to each other; requests
+        that were discarded do not count."""
         counters = self._counters
         counters.add("generation_tokens", len(ids))
         find = self._slots.get
@@ -191,8 +192,9 @@ class Observer:
             return
         now, slots = time.monotonic(), np.array([slot for _, slot in open_ones])
         gaps, first = now - self._last[slots], self._tokens[slots] == 0
+        gaps[1:][slots[1:] == slots[:-1]] = 0
         self._last[slots] = now
-        self._tokens[slots] += 1
+        np.add.at(self._tokens, slots, 1)
         if first.any():
             counters.observe("time_to_first_token", gaps[first])
             gaps = gaps[~first]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -67,8 +68,23 @@ class Choice:
     `prompt`: token ids `[n]`; the answer begins with it if the request asks for that."""
 
     __slots__ = (
-        "_begun", "_calls", "_completion", "_echo", "_first_token", "_ids", "_logprobs", "_min_tokens",
-        "_only_echo", "_pieces", "_prompt_logprobs", "_stops", "_text", "_texts", "_with_ids", "index",
+        "_begun",
+        "_calls",
+        "_completion",
+        "_echo",
+        "_first_token",
+        "_ids",
+        "_logprobs",
+        "_min_tokens",
+        "_only_echo",
+        "_pieces",
+        "_prompt_logprobs",
+        "_stops",
+        "_text",
+        "_texts",
+        "_token_logprobs",
+        "_with_ids",
+        "index",
         "tokens",
     )  # fmt: skip
 
@@ -87,6 +103,7 @@ class Choice:
         #: The prompt, until the answer begins with it.
         self._echo: list[int] | None = prompt.tolist() if generation.echo else None
         self._prompt_logprobs: dict[int, TokenLogprobs] = {}
+        self._token_logprobs: deque[TokenLogprobs] = deque()
         count = params.prompt_logprobs if params.logprobs is None else params.logprobs
         form = completion.format.logprobs
         self._logprobs = None if count is None else ChoiceLogprobs(form, count, backend.names())
@@ -105,13 +122,10 @@ class Choice:
         self._prompt_logprobs[position] = logprobs
 
     def add_logprobs(self, logprobs: TokenLogprobs) -> None:
-        """Add the logprobs of the token that the next `push` brings."""
-        if self._echo is not None:
-            self._begin(self._echo)
-        if self._logprobs is not None:
-            self._logprobs.add(logprobs)
+        """Keep the logprobs of one of the tokens that come next."""
+        self._token_logprobs.append(logprobs)
 
-    def push(self, token: int, end: Finished | None) -> None:
+    def push(self, token: int, end: Finished | None, more: bool = False) -> None:
         """Take the next token; `end` comes with the last."""
         reason = self._add(token, end)
         if reason is not None:
@@ -164,6 +178,8 @@ class Choice:
         stopped = end is not None and end.reason is FinishReason.STOP  # end-of-text, or a stop token
         text = "" if stopped else self._text.push(token)
         if self._logprobs is not None:
+            if self._token_logprobs:
+                self._logprobs.add(self._token_logprobs.popleft())
             self._logprobs.extend(text)
         counts = self.tokens > self._min_tokens
         shown = self._stops.push(text, counts)

@@ -42,7 +42,9 @@ class StreamedChoice(Choice):
         self._template = b""
         self.begun = self.direct = False
 
-    def push(self, token: int, end: Finished | None) -> None:
+    def push(self, token: int, end: Finished | None, more: bool = False) -> None:
+        if more:  # the chunk has them too
+            self.direct = False
         if self.direct and end is None:
             text = self._escaped[token]
             if text is not None:
@@ -53,7 +55,9 @@ class StreamedChoice(Choice):
         if reason is not None:
             self.direct = False
             self._stream.end_choice(self, reason, end)
-        elif not self._stream.paused and (self.tokens == 1 or len(self._texts) >= self._interval):
+        elif (
+            not more and not self._stream.paused and (self.tokens == 1 or len(self._texts) >= self._interval)
+        ):
             self.flush()
 
     def flush(self) -> None:

@@ -15,7 +15,7 @@ from roseinfer.engine.core import Engine
 from roseinfer.llm import LLM
 from roseinfer.request.params import SamplingParams
 from roseinfer.scheduler.speculation import Account
-from tests.roseinfer.conftest import Generated, config_of, generate, make_gpt2, on_models, reference_logits
+from tests.roseinfer.conftest import config_of, generate, make_gpt2, on_models, reference_logits
 
 pytestmark = pytest.mark.slow
 
@@ -37,27 +37,6 @@ def requests(count: int = 10) -> list[tuple[list[int], SamplingParams]]:
     return each
 
 
-def by_rounds(engine: Engine, each: list[tuple[list[int], SamplingParams]]) -> list[Generated]:
-    """Answers, token by token as they are sent; of the last request nothing, as its client leaves."""
-    answers = [Generated() for _ in each]
-    for id, (prompt, params) in enumerate(each):
-        engine.add(id, np.array(prompt, np.int32), params)
-    steps = 0
-    while (result := engine.step()) is not None:
-        steps += 1
-        if steps == 6:
-            assert engine.discard(len(each) - 1)
-        for part in result.rounds():
-            assert len({*part.ids.tolist()}) == len(part.ids)
-            for id, token in zip(part.ids.tolist(), part.tokens.tolist(), strict=True):
-                answers[id].tokens.append(token)
-            for id, logprobs in part.logprobs.by_request().items() if part.logprobs is not None else ():
-                assert logprobs.tokens[0] == answers[id].tokens[-1]
-                answers[id].logprobs.append(logprobs)
-    engine.check_idle()
-    return answers[:-1]
-
-
 @on_models(["llama"])
 @pytest.mark.parametrize(
     "settings",
@@ -74,9 +53,9 @@ def test_answers_are_those_without(
 ) -> None:
     monkeypatch.setattr(Account, "allows", lambda self, requests: True)
     monkeypatch.setattr(Account, "pays", lambda self, requests, drafted: drafted > 0)
-    expected = generate(Engine(config_of(folder)), requests())[:-1]
+    expected = generate(Engine(config_of(folder)), requests())
     engine = Engine(config_of(folder, speculate="ngram", **settings))
-    answers = by_rounds(engine, requests())
+    answers = generate(engine, requests(), interval=1)
     assert [answer.tokens for answer in answers] == [answer.tokens for answer in expected]
     for answer, other in zip(answers, expected, strict=True):
         assert len(answer.logprobs) == len(other.logprobs)
@@ -119,6 +98,6 @@ def test_sampled_tokens_have_the_distribution_of_the_model(
             expected[*first, third] = count * float(np.prod(each))
     assert sum(expected.values()) > 0.999 * count
     often = [three for three in expected if expected[three] >= 5]
-    seen = [*(counted[three] for three in often), count - sum(counted[three] for three in often)]
+    observed = [*(counted[three] for three in often), count - sum(counted[three] for three in often)]
     means = [*(expected[three] for three in often), count - sum(expected[three] for three in often)]
-    assert len(often) > 10 and chisquare(seen, means).pvalue > 1e-3
+    assert len(often) > 10 and chisquare(observed, means).pvalue > 1e-3

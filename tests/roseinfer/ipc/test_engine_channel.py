@@ -175,10 +175,10 @@ def test_logprobs_are_split_without_loss(owners: list[int], k: int) -> None:
     step = StepLogprobs(ids, tokens, -tokens.astype(np.float32))
     joined = {}
     for owner, message in split_logprobs(step):
-        ids_of_owner = message.logprobs.by_request()
+        ids_of_owner = dict(message.logprobs.of_requests())
         assert {id >> OWNER_SHIFT for id in ids_of_owner} == {owner}
         joined |= ids_of_owner
-    assert joined == step.by_request() and len(joined) == len(ids)
+    assert joined == dict(step.of_requests()) and len(joined) == len(ids)
 
 
 @pytest.mark.parametrize("spin_s", [0.0, 1.0])

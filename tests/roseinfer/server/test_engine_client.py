@@ -66,7 +66,7 @@ class Kept:
     def add_prompt_logprobs(self, position: int, logprobs: TokenLogprobs) -> None:
         raise AssertionError("nobody asked")
 
-    def push(self, token: int, end: Finished | None) -> None:
+    def push(self, token: int, end: Finished | None, more: bool = False) -> None:
         assert self._fails_in != "push"
         self.tokens.append(token)
         if end is not None:

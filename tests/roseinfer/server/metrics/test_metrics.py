@@ -6,11 +6,21 @@ import math
 import time
 from typing import Any
 
+import msgspec
 import numpy as np
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from harness.engines.adapters.roseinfer import Roseinfer
+from harness.engines.prometheus import parse_samples
+from roseinfer.config import EngineConfig
+from roseinfer.info import DraftCounts, EngineInfo, ModelInfo, RunnerInfo
+from roseinfer.ipc.messages import Load
+from roseinfer.request.limits import Limits
 from roseinfer.request.params import Finished, FinishReason
 from roseinfer.server.metrics.counters import Counters, Observer
+from roseinfer.server.metrics.exposition import exposition
+from roseinfer.server.replicas import together
 from tests.roseinfer.server.clients import wait_for
 
 
@@ -47,6 +57,39 @@ def test_an_answer_that_the_front_end_ends_counts_with_its_last_token() -> None:
     expected = {"time_to_first_token": 3, "inter_token_latency": 2, "queue_wait": 3, "prefill": 3}
     for name, samples in (expected | {"time_per_output_token": 1}).items():
         assert sum(counters.histogram(name)[0]) == samples
+
+
+def test_tokens_that_come_together_count_each() -> None:
+    counters = Counters.create(1)
+    observer = Observer(counters)
+    for id in (0, 1):
+        observer.submitted(id, 10, 0.0, 7)
+    observer.step(np.array([0, 1]), ())
+    finished = [msgspec.structs.replace(end(id), generation=6.0) for id in (0, 1)]
+    observer.step(np.array([0, 0, 0, 1]), finished)
+    assert counters.count("generation_tokens") == 6
+    assert counters.histogram("inter_token_latency")[0][0] >= 2, "the second and the third came at once"
+    assert counters.histogram("time_per_output_token")[1] == 6 / 3 + 6 / 1
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_drafts_are_counted_as_benchmarks_read_them(replicas: int) -> None:
+    config = EngineConfig("m", speculate="ngram")
+    info = EngineInfo(config, Limits(9, 9, 32), ModelInfo("fp32", "fp32", False, "x"), RunnerInfo("a", "b"))
+    counts = DraftCounts(10, 30, (8, 4, 1))
+    load = Load(0, 0, 0.0, 0, 0, 0, drafts=counts)
+    counters = Counters.create(1, replicas)
+    page = exposition(counters, [load] * replicas, info).decode()
+    assert (
+        "spec_decode" not in exposition(counters, [msgspec.structs.replace(load, drafts=None)], info).decode()
+    )
+    assert together([load] * replicas).drafts == DraftCounts(
+        10 * replicas, 30 * replicas, (8 * replicas, 4 * replicas, replicas)
+    )
+    read = Roseinfer().speculation([], parse_samples(page))
+    assert read is not None
+    assert (read.steps, read.tokens_per_step) == (10 * replicas, 2.3)
+    assert read.accepted == pytest.approx(13 / 30) and read.by_position == [0.8, 0.4, 0.1]
 
 
 def test_more_answers_at_once_than_there_is_room_for_at_first() -> None:

@@ -34,7 +34,7 @@ def engine_logprobs(model: Any, prompt: list[int], k: int) -> list[TokenLogprobs
     params = SamplingParams(NEW, ignore_eos=True, logprobs=k)
     engine.add(0, np.array(prompt, dtype=np.int32), params)
     while (step := engine.step()) is not None:
-        listed.append(step.logprobs.by_request()[0])
+        listed.append(step.logprobs.of_requests()[0][1])
     return listed
 
 

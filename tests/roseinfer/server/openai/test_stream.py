@@ -101,6 +101,20 @@ def test_direct_chunks_equal_the_others(tokens: list[int], with_ids: bool, chat:
     assert direct[0].usage().completion_tokens == len(tokens)
 
 
+@given(steps=st.lists(TOKENS, min_size=2, max_size=8), uniform=st.booleans())
+def test_the_tokens_of_a_step_share_a_chunk(steps: list[list[int]], uniform: bool) -> None:
+    completion, connection = stream(1, True, False, "m")
+    choice = completion.choices[0]
+    choice.uniform &= uniform
+    choice.push(1, None)
+    for step in steps[:-1]:
+        for left, token in zip(range(len(step))[::-1], step, strict=True):
+            choice.push(token, None, left > 0)
+    push(choice, steps[-1][-1:])
+    assert [chunk["token_ids"] for chunk in choices(connection)] == [[1], *steps[:-1], steps[-1][-1:]]
+    assert completion.usage().completion_tokens == 2 + sum(map(len, steps[:-1]))
+
+
 def test_tool_calls_in_chunks_and_in_a_message() -> None:
     assert TOKENIZER is not None
     called = 'Hm <tool_call>{"name": "ls", "arguments": {"a": 1}}</tool_call>'
@@ -180,13 +194,19 @@ def test_a_client_that_stops_reading_while_it_is_written_to() -> None:
 
 @given(tokens=TOKENS, interval=st.integers(1, 5), data=st.data())
 def test_every_chunk_lists_its_own_tokens(tokens: list[int], interval: int, data: st.DataObject) -> None:
-    """Also in groups, and of those that waited for the client."""
+    """Also in groups, those of one step, and those that waited for the client."""
     completion, connection = stream(interval, True, False, "m", logprobs=True)
-    choice = completion.choices[0]
+    choice, more = completion.choices[0], 0
     for index, token in enumerate(tokens):
         (completion.resume if data.draw(st.booleans()) else completion.pause)()
-        choice.add_logprobs(TokenLogprobs([token], [-float(index)]))
-        choice.push(token, Finished(0, FinishReason.LENGTH, 0, 0, 0) if index == len(tokens) - 1 else None)
+        if not more:
+            count = data.draw(st.integers(1, len(tokens) - index))  # tokens of a step
+            for place in range(index, index + count):
+                choice.add_logprobs(TokenLogprobs([tokens[place]], [-float(place)]))
+            more = count
+        more -= 1
+        last = index == len(tokens) - 1
+        choice.push(token, Finished(0, FinishReason.LENGTH, 0, 0, 0) if last else None, more > 0)
     chunks = choices(connection)
     for chunk in chunks:
         assert chunk["token_ids"] and len(chunk["logprobs"]["tokens"]) == len(chunk["token_ids"])
