@@ -409,6 +409,8 @@ class Engine(ABC):
     drafts: ClassVar[str] = ""
     #: Its Prometheus counter of output tokens; empty: it has none.
     generated: ClassVar[str] = ""
+    #: Whether its completions take prompts as text alone.
+    text_only: ClassVar[bool] = False
     #: The route that empties its prefix cache; None if there is none.
     flush: ClassVar[Route | None] = None
     #: The range around the model's forward in its profiles, as a regular expression: a step with a group
@@ -483,7 +485,8 @@ class Engine(ABC):
         settings = request_settings
         if settings.endpoint != "completions" or (settings.tokenizer is None and settings.text):
             return Words(settings.endpoint, settings.tokenizer, settings.lengths)
-        return Texts(settings.tokenizer) if settings.text and settings.tokenizer else TokenIds()
+        as_text = settings.text or self.text_only
+        return Texts(settings.tokenizer) if as_text and settings.tokenizer else TokenIds()
 
     def common_body(self, request_settings: RequestSettings) -> dict[str, object]:
         """Fields of OpenAI's API in every request."""

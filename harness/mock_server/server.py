@@ -26,6 +26,8 @@ _BATCH = 64
 #: socket(7): close discards what is unsent and resets the connection.
 _AT_ONCE = struct.pack("ii", 1, 0)
 _CHAT = "/chat/completions"
+#: Pages on which other servers tell their context.
+_OTHERS = ("/props", "/api/ps")
 
 
 class _Body(msgspec.Struct):
@@ -204,6 +206,9 @@ class MockServer:
         """Take in a whole request."""
         if path in ("/health", "/v1/models"):
             self._write(connection, plain(200, self._models).steps[0].data)
+            return
+        if path in _OTHERS:
+            self._write(connection, plain(404, {}).steps[0].data)
             return
         if path == "/metrics" and self._metrics:
             self._write(connection, page(self._own_metrics()).steps[0].data)

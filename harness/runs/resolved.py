@@ -86,7 +86,8 @@ class Resolved:
         """Return how `engine_variant` is to be asked; a running server may take less of it."""
         settings, running = self.settings, engine_variant.server is not None
         tokenizer = self.tokenizer if running or self.model is None else self.model.path
-        text = settings.text_prompts or (running and settings.tokenizer == NO_TOKENIZER)
+        text_only = self.engines[engine_variant.label].text_only
+        text = settings.text_prompts or text_only or (running and settings.tokenizer == NO_TOKENIZER)
         return RequestSettings(
             tokenizer,
             served_name,

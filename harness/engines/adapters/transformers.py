@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -12,7 +11,6 @@ from pydantic import JsonValue
 from harness.engines.adapters import apis
 from harness.engines.base import EngineSettings, Installation, Launch, RequestSettings
 from harness.engines.local import LocalEngine, OfflineFactory
-from harness.engines.prompts import Prompts
 from harness.engines.selfreport import ARGV, OMP_THREADS, SelfReport
 from harness.paths import module_command
 from harness.schema.fairness import EngineFact
@@ -43,6 +41,7 @@ class Transformers(LocalEngine):
     install = "bench engines install transformers"
     needs = ("torch", "fastapi", "uvicorn", "openai")
     mixes_lengths = False
+    text_only = True
     module = "transformers"
     help_arguments = ("serve", "--help")
 
@@ -67,10 +66,6 @@ class Transformers(LocalEngine):
     def program(self, installation: Installation) -> list[str]:
         # bundles have no programs
         return module_command("transformers.cli.transformers", installation.python)
-
-    def prompts(self, request_settings: RequestSettings) -> Prompts:
-        """Text, as it takes no token ids."""
-        return super().prompts(replace(request_settings, text=True))
 
     def common_body(self, request_settings: RequestSettings) -> dict[str, object]:
         """Without the fields that it refuses; usage comes unasked."""
