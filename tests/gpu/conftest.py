@@ -17,6 +17,7 @@ from transformers import (
     Qwen3Config,
     Qwen3MoeConfig,
 )
+from transformers.models.qwen3_5 import Qwen3_5TextConfig
 
 VOCAB = 5003
 
@@ -64,11 +65,18 @@ MIXTURE = Qwen3MoeConfig(
     mlp_only_layers=[1],
 )  # fmt: skip
 
+#: With states and heads of size 256.
+HYBRID = Qwen3_5TextConfig(
+    vocab_size=VOCAB, num_hidden_layers=4, hidden_size=512, intermediate_size=1024, num_attention_heads=4,
+    num_key_value_heads=2, head_dim=256, max_position_embeddings=1024, tie_word_embeddings=True,
+    linear_num_key_heads=4, linear_num_value_heads=8,
+)  # fmt: skip
+
 
 def make_llama(path: Path, name: str) -> Path:
     """A random model whose answers depend on its layers, gains and biases."""
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(LLAMAS.get(name, MIXTURE))
+    model = AutoModelForCausalLM.from_config((LLAMAS | {"mixture": MIXTURE, "hybrid": HYBRID})[name])
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
             if parameter_name.startswith("model.layers.") and parameter.dim() > 1:

@@ -60,6 +60,24 @@ def test_answers_of_a_mixture(mixture: tuple[Path, list[Case]], settings: dict[s
     check_llama(*mixture, settings)
 
 
+@pytest.fixture(scope="module")
+def hybrid(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Case]]:
+    folder = make_llama(tmp_path_factory.mktemp("hybrid"), "hybrid")
+    return folder, cases_of(folder)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {}, {"dtype": "fp32"}, {"dtype": "fp32", "fused_ops": False}, {"kv_cache_dtype": "fp8"},
+        {"dtype": "fp16", "chunked_prefill_size": 48, "kv_tokens": 4096}, {"cuda_graph": False},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_answers_of_a_hybrid(hybrid: tuple[Path, list[Case]], settings: dict[str, Any]) -> None:
+    check_llama(*hybrid, settings)
+
+
 @pytest.mark.parametrize(
     "settings",
     [
