@@ -21,8 +21,8 @@ def _own(named: Mapping[str, str]) -> dict[str, str]:
     renamed = {"vllm": "aphrodite", "VLLM": "APHRODITE"}
 
     def name(text: str) -> str:
-        for theirs, own in renamed.items():
-            text = text.replace(theirs, own)
+        for old, new in renamed.items():
+            text = text.replace(old, new)
         return text
 
     return {name(key): name(value) for key, value in named.items()}

@@ -90,12 +90,12 @@ class OpenAI(Engine):
         check_answers(self._target)
         for other in self._target.others:
             served_model(other, model.name)
-        told = {"context": model.max_model_len, "max_batch": model.slots}
+        reported = {"context": model.max_model_len, "max_batch": model.slots}
         record = settings.engine_variant.launch_record(
             settings={"base_url": ",".join([self._address.url, *self._address.others]), "model": model.name},
             facts={
                 key: EngineFact(value=value, source=model.source)
-                for key, value in told.items()
+                for key, value in reported.items()
                 if value is not None
             },
         )

@@ -42,7 +42,7 @@ _MOST = 8
 class ServedModel:
     """A model by its name in requests; its context in tokens, None where the server does not tell it; the
     models that its server lists where it is none of them; the requests that run at a time, where that is
-    known; the page that told context and requests."""
+    known; the page that has context and requests."""
 
     name: str
     max_model_len: int | None = None

@@ -91,7 +91,8 @@ def test_mini_sglang_takes_a_batch_in_process_alone(tmp_path: Path, monkeypatch:
 
     made = SimpleNamespace(
         generate=lambda prompts, sampling: [
-            {"token_ids": prompt * one.max_tokens} for prompt, one in zip(prompts, sampling, strict=True)
+            {"token_ids": prompt * params.max_tokens}
+            for prompt, params in zip(prompts, sampling, strict=True)
         ]
     )
     contents: dict[str, dict[str, Any]] = {

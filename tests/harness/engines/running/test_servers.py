@@ -164,8 +164,8 @@ def test_a_context_that_another_page_tells_counts(address: str, tmp_path: Path, 
     """Of one slot of llama.cpp; Ollama knows it once a request has loaded the model."""
     server = OpenAI(Address(f"{address}/{name}"))
     with server.open(SETTINGS, tmp_path) as opened:
-        told = {key: (fact.value, fact.source) for key, fact in opened.record.facts.items()}
-    assert told == facts
+        reported = {key: (fact.value, fact.source) for key, fact in opened.record.facts.items()}
+    assert reported == facts
     settings = OnlineSettings(base_url=f"{address}/{name}", max_model_len=8192)
     with pytest.raises(UsageError, match=f"above the {facts['context'][0]}"):
         reported_context(settings, {"openai": server})
