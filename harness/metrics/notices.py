@@ -277,7 +277,8 @@ def _cached(group: Group, prefixes: PrefixHits) -> Fact | None:
         return Fact(kind="unreported") if group.engine == RUNNING_SERVER else None
     requests = (group.whole or group).requests
     if not prefixes.prompt_tokens:  # texts without a tokenizer
-        is_expected = not prefixes.reported or requests["session"].notna().any()
+        of_template = 0 < requests["cached_tokens"].sum() <= _of_template(requests) * len(requests)
+        is_expected = not prefixes.reported or of_template or requests["session"].notna().any()
         return None if is_expected else Fact(kind="cached", values={"share": prefixes.reported})
     sent = requests["reusable_tokens"].dropna()
     slack = max(BEGIN_TOKENS, _of_template(requests)) * len(sent) + PART_OF_A_BLOCK * int((sent > 0).sum())

@@ -266,7 +266,8 @@ def test_a_cache_is_seen_without_a_tokenizer() -> None:
     assert "cached" in kinds(summaries(rows, prefixes=hits)[0])
     table = prefix_table(hits)
     assert table is not None and table.rows[0][3].text == DASH
-    for changed in ({"session": 0}, {"session": None, "cached_tokens": 0}):  # turns begin alike
+    # turns begin alike, and so do prompts of a template
+    for changed in ({"session": 0}, {"session": None, "cached_tokens": 0}, {"cached_tokens": 16}):
         rows = [row | changed for row in rows]
         assert "cached" not in kinds(summaries(rows, prefixes=prefix_hits(build(rows)[0], {}))[0])
 
