@@ -9,8 +9,10 @@ from roseinfer.batch import NO_INTS, Ints
 from roseinfer.scheduler.cost import StepCosts
 from roseinfer.scheduler.policies import MIXED_PARTS, Chunk, StepParts
 
-#: Prompts that take longer than this together are many.
-MANY_S = 0.11
+#: Prompts are many if they take longer than this together, and this many times as many requests wait as
+#: decode: those that wait now are computed, and few have to wait for them. Where prompts come without end,
+#: more requests decode.
+MANY_S, MANY_TIMES = 0.11, 4
 #: Most seconds of a step of prompts alone; and of the first of such steps in succession, whose requests wait
 #: for the others in any case: none of them begins much sooner than the rest.
 ALONE_S, FIRST_S = 0.03, 0.19
@@ -18,7 +20,7 @@ ALONE_S, FIRST_S = 0.03, 0.19
 #: without prompts. Each step may have at least LEAST prompt tokens.
 BESIDE_S, LEAST = 0.055, 64
 #: Most seconds that running requests wait for steps of prompts alone.
-STALL_S = 2.0
+STALL_S = 4.0
 
 
 @dataclass(frozen=True)
@@ -26,8 +28,8 @@ class Aim:
     """A preference: which steps it asks for while requests decode and prompts wait.
 
     Args:
-        alone: which prompts have steps of their own: "many", more than MANY_S takes, so that all then decode
-            together; "few", no more than BESIDE_S takes, so that they are there at once; None: none.
+        alone: which prompts have steps of their own: "many" (see MANY_S), so that all then decode together;
+            "few", no more than BESIDE_S takes, so that they are there at once; None: none.
         pace: a step with prompts takes at most so many times as long as one without,
         drain: unless it must take longer so that what waits is computed in so many steps.
     """
@@ -68,20 +70,22 @@ class Weighed:
         ttft: float | None = None,
     ) -> None:
         self._costs, self._aim, self.rows, self._tpot, self._ttft = costs, aim, rows, tpot, ttft
-        self._stalled, self._many = 0.0, False
+        self._stalled, self._many = 0.0, 0
 
     def __call__(self, parts: StepParts) -> tuple[list[Chunk], Ints]:
         if parts.waiting:
-            self._many |= self._costs.prompts_s(parts.tokens) > MANY_S
+            many = parts.waiting >= MANY_TIMES * parts.decoding
+            if not self._many and many and self._costs.prompts_s(parts.tokens) > MANY_S:
+                self._many = parts.waiting
             budget = max(LEAST, self._costs.tokens_within(max(ALONE_S, FIRST_S - self._stalled)))
             seconds = self._costs.prompts_s(min(parts.tokens, budget))
             if not parts.decoding or self._alone(parts, seconds):
                 chunks = parts.prompts(budget)
                 if chunks:
-                    self._many &= len(chunks) < parts.waiting
+                    self._many = max(0, self._many - sum(chunk.last for chunk in chunks))
                     self._stalled += seconds
                     return chunks, NO_INTS
-        self._stalled, self._many = 0.0, self._many and parts.waiting > 0
+        self._stalled, self._many = 0.0, self._many if parts.waiting else 0
         rows = parts.decode()
         tokens = self.budget(parts, len(rows)) if parts.waiting else 0
         return parts.prompts(tokens, cut=True) if tokens else [], rows
@@ -91,7 +95,7 @@ class Weighed:
         if self._tpot is not None:
             return False
         few = self._costs.prompts_s(parts.tokens) <= BESIDE_S
-        alone = few if self._aim.alone == "few" else self._many and self._aim.alone == "many"
+        alone = few if self._aim.alone == "few" else self._many > 0 and self._aim.alone == "many"
         return alone and self._stalled + seconds <= STALL_S
 
     def budget(self, parts: StepParts, decoding: int) -> int:

@@ -50,6 +50,13 @@ def test_each_preference_is_best_in_what_it_is_for() -> None:
     assert min(rates["throughput"], rates["latency"]) > rates["balanced"]
 
 
+def test_prompts_without_end_let_others_decode() -> None:
+    """More requests come than can be served. Only in bursts do others wait for all prompts."""
+    arrivals = uniform(200, 60.0, 1024, 16, seed=0)
+    done = simulate(EngineConfig(prefix_cache=False), arrivals, COST, 3e-4).replayed
+    assert np.percentile(done.gaps, 99) < 0.1
+
+
 @pytest.mark.parametrize("prefer", AIMS)
 @pytest.mark.parametrize("target", [9.0, 16.0])
 def test_the_gap_between_tokens_is_held(prefer: str, target: float) -> None:
