@@ -13,6 +13,8 @@ BEGIN, END = "<tool_call>", "</tool_call>"
 _NAME = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"\\]*)"\s*,\s*"arguments"\s*:\s*(?=\{)')
 #: Characters within which the arguments must begin, to be sent as they come.
 _HEAD = 1024
+#: Characters of a call that are held back at most: what needs more is none.
+_MOST = 1 << 16
 
 
 class CalledPart(msgspec.Struct, omit_defaults=True):
@@ -41,18 +43,19 @@ class ToolCalls:
 
     def __init__(self) -> None:
         self.count = 0
-        self._text = ""
+        self._text = self._blank = ""
         self._inside = self._named = False
 
     def push(self, text: str, reason: str | None) -> tuple[str, list[ToolCallPart]]:
         """Add `text`, the last with the finish reason. Returns what is no call, and parts of calls."""
+        too_long = len(self._text) > _MOST
         self._text += text
         content: list[str] = []
         parts: list[ToolCallPart] = []
         while self._inside or self._text:
             tag = END if self._inside else BEGIN
             before, tag_found, after = self._text.partition(tag)
-            ended = bool(tag_found) or reason is not None
+            ended = bool(tag_found) or reason is not None or too_long
             if self._inside:
                 left = self._call(before, ended, reason == "length" and not tag_found, parts)
                 if ended and left:  # it was no call
@@ -66,8 +69,9 @@ class ToolCalls:
                 self._inside &= not ended
                 break
             self._named = False
-        other = "".join(content)
-        return "" if self.count and other.isspace() else other, parts
+        other = self._blank + "".join(content)
+        self._blank = other if self.count and other.isspace() else ""  # to be sent if a text follows
+        return other.removesuffix(self._blank), parts
 
     def _call(self, body: str, ended: bool, cut: bool, parts: list[ToolCallPart]) -> str:
         """Read more of a call, and return what is left of it: of a call that has `ended` nothing, if it was

@@ -39,6 +39,7 @@ ANSWERS = [
     ("Hello <tool", "stop", "Hello <tool", []),
     (f"Hm.\n{call(LS)}", "stop", "Hm.\n", [["ls", ARGUMENTS]]),
     (f"{call(LS)}\n{call(LS)}", "stop", "", [["ls", ARGUMENTS]] * 2),
+    (f"{call(LS)}\n\nIt is all.", "stop", "\n\nIt is all.", [["ls", ARGUMENTS]]),
     (f"<tool_call>{LS}", "stop", "", [["ls", ARGUMENTS]]),
     (f"<tool_call>{LS[:-1]}", "length", "", [["ls", ARGUMENTS]]),
     (call('{"arguments": {"a": 1}, "name": "f"}'), "stop", "", [["f", '{"a": 1}']]),
@@ -56,6 +57,14 @@ def test_calls_of_an_answer(answer: str, reason: str, text: str, calls: Any, cut
     pieces = [answer[begin:end] for begin, end in pairwise(ends)]
     left, made = read(pieces, reason)
     assert (left, [[name, arguments.strip()] for name, arguments in made]) == (text, calls)
+
+
+@pytest.mark.parametrize("begun", ['{"x', '{"name": "f", "arguments": {"a": 1}'])
+def test_a_call_without_end_is_not_held_for_ever(begun: str) -> None:
+    parser = ToolCalls()
+    for piece in (f"<tool_call>{begun}", " " * 70_000, "a"):
+        parser.push(piece, None)
+    assert parser.push("b", None) == ("b", [])
 
 
 def test_arguments_come_as_they_are_written() -> None:
