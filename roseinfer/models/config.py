@@ -201,9 +201,10 @@ def hybrid(raw: dict[str, Any]) -> HybridConfig:
         "full_attention" if (layer + 1) % interval == 0 else "linear_attention"
         for layer in range(base.layers)
     ]
-    if len(kinds) != base.layers or {*kinds} - {"full_attention", "linear_attention"}:
+    if len(kinds) != base.layers or {"full_attention"} != {*kinds} - {"linear_attention"}:
         raise ConfigError(
-            f"layer_types must name {base.layers} layers, of full or linear attention: {kinds!r:.200}"
+            f"layer_types must name {base.layers} layers, of full or linear attention, with at least one of "
+            f"the former: {kinds!r:.200}"
         )
     key_heads, heads = _size(raw, "linear_num_key_heads", 16), _size(raw, "linear_num_value_heads", 32)
     if heads % key_heads:
@@ -213,7 +214,13 @@ def hybrid(raw: dict[str, Any]) -> HybridConfig:
     key_dim, value_dim = (_size(raw, f"linear_{part}_head_dim", 128) for part in ("key", "value"))
     linear = frozenset(layer for layer, kind in enumerate(kinds) if kind == "linear_attention")
     channels = 2 * key_heads * key_dim + heads * value_dim
-    taps = _size(raw, "linear_conv_kernel_dim", 4)
+    if (taps := _size(raw, "linear_conv_kernel_dim", 4)) < 2:
+        raise ConfigError("linear_conv_kernel_dim must be at least 2")
+    share = base.rope.share
+    if share > 1 or int(base.head_dim * share) % 2:
+        raise ConfigError(
+            f"partial_rotary_factor {share} rotates no even number of a head's {base.head_dim} elements"
+        )
     state = StateShape(len(linear), heads, key_dim, value_dim, channels, taps)
     fields = {field.name: getattr(base, field.name) for field in dataclasses.fields(base)}
     return HybridConfig(**fields, linear=linear, key_heads=key_heads, state=state)

@@ -168,6 +168,7 @@ def test_which_widths_the_kernels_take() -> None:
     assert not supports(head_dim=32, dtype=torch.float16)
 
 
+HYBRID = {"model_type": "qwen3_5_text", "full_attention_interval": 2}
 MOE = {"model_type": "qwen3_moe", "num_experts": 16, "moe_intermediate_size": 8, "num_hidden_layers": 5}
 
 
@@ -201,6 +202,10 @@ def test_layers_with_experts() -> None:
         ({"model_type": "gpt2", "scale_attn_weights": False}, "scale_attn_weights"),
         (MOE | {"num_experts_per_tok": 17}, "num_experts_per_tok 17"),
         (MOE | {"decoder_sparse_step": 0}, "decoder_sparse_step"),
+        (HYBRID | {"full_attention_interval": 3}, "layer_types"),
+        (HYBRID | {"linear_conv_kernel_dim": 1}, "linear_conv_kernel_dim"),
+        (HYBRID | {"partial_rotary_factor": 1.5}, "partial_rotary_factor"),
+        (HYBRID | {"head_dim": 12}, "partial_rotary_factor"),  # 3 elements
     ],
 )
 def test_what_is_not_supported_is_said(raw: dict[str, object], says: str) -> None:
