@@ -100,8 +100,7 @@ class Loop:
         now."""
         ended, pace = self._clock(), self._pace
         taken, self._begun, self.launch_at = ended - self._begun, ended, 0.0
-        if not batch.verifying:
-            self._scheduler.costs.note(batch, taken)
+        self._scheduler.costs.note(batch, taken)
         if pace is None:
             return
         pace.ended(batch, taken)

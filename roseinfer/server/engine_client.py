@@ -371,8 +371,8 @@ class Questions(Generic[Question, Answer]):
 
 
 class Spinner:
-    """Keeps an event loop polling instead of sleeping for `seconds` after every `touch`, except for a nap: as
-    long as the shortest of the last gaps between steps, less 2 ms in which the loop is awake again.
+    """Keeps an event loop polling instead of sleeping for `seconds` after every `touch`, except for a nap
+    after a step: until 2 ms before the next may come, by the shortest of the last gaps.
 
     A core that sleeps takes 0.1 ms and more to wake up, several times on a request's way. 0 seconds: never.
     `clock`: monotonic time (s).
@@ -398,13 +398,13 @@ class Spinner:
             self._spin()
 
     def _spin(self) -> None:
-        now, touched = self._clock(), self._touched
-        if touched:
+        now = self._clock()
+        if self._touched:
             self._touched, self._end = False, now + self._seconds
         self.awake = now < self._end
         if self.awake:
-            nap = min(self._gaps, default=0.0) - _WAKING_S
-            if touched and 0 < nap < self._seconds and len(self._gaps) == self._gaps.maxlen:
+            nap = self._stepped + min(self._gaps, default=0.0) - _WAKING_S - now
+            if 0 < nap < self._seconds and len(self._gaps) == self._gaps.maxlen:
                 self._loop.call_later(nap, self._spin)
             else:
                 self._loop.call_soon(self._spin)
