@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -57,10 +57,12 @@ _OTHER_LIMIT = _Change("max_tokens", lambda accepted: replace(accepted, limit_fi
 
 @dataclass(frozen=True)
 class Trial:
-    """Asks a server at `target` with bodies that `encoder_of` makes of settings."""
+    """Asks a server at `target` with bodies that `encoder_of` makes of settings, again after each of
+    `pauses_s` where it has too much to do."""
 
     target: Target
     encoder_of: MakeEncoder
+    pauses_s: Sequence[float] = PAUSES_S
 
     def adapted(self, settings: RequestSettings) -> RequestSettings:
         """Reduce `settings` to what the server takes.
@@ -166,7 +168,7 @@ class Trial:
         status is 500, which may say nothing of the request."""
         target = endpoint_target(self.target, accepted.endpoint)
         body = self.encoder_of(accepted)(planned).decode()
-        pauses, more = iter(PAUSES_S), TRIES
+        pauses, more = iter(self.pauses_s), TRIES
         while True:
             more -= 1
             try:

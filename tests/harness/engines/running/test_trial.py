@@ -35,7 +35,7 @@ def adapt(shared_mock: Any) -> Callable[..., RequestSettings]:
 
     def make(settings: dict[str, Any], **behaviour: Any) -> RequestSettings:
         defaults = {"tokenizer": None, "served_name": "mock", "body": {"behaviour": behaviour}}
-        trial = Trial(Target("127.0.0.1", shared_mock.port, "/v1/completions"), OpenAI().encoder)
+        trial = Trial(Target("127.0.0.1", shared_mock.port, "/v1/completions"), OpenAI().encoder, pauses_s=())
         return trial.adapted(RequestSettings(**defaults | settings))
 
     return make
@@ -73,12 +73,11 @@ def test_no_more_is_left_out_than_is_refused(adapt, refused, left_out, fixed, te
 
 
 @pytest.mark.parametrize("status", [429, 500])
-def test_a_request_that_fails_once_says_nothing_of_its_fields(start_mock, tmp_path, monkeypatch, status):
-    monkeypatch.setattr("harness.engines.running.trial.PAUSES_S", (0.0,))
+def test_a_request_that_fails_once_says_nothing_of_its_fields(start_mock, tmp_path, status):
     script = tmp_path / "script.json"
     script.write_text(json.dumps([{"status": status}, *[{}] * 20]))
     port = start_mock("--script", str(script)).port
-    trial = Trial(Target("127.0.0.1", port, "/v1/completions"), OpenAI().encoder)
+    trial = Trial(Target("127.0.0.1", port, "/v1/completions"), OpenAI().encoder, pauses_s=(0.0,))
     assert not trial.adapted(RequestSettings(tokenizer=None, served_name="mock")).left_out
 
 
