@@ -123,7 +123,9 @@ def replay(
             clock.wait_until(next_due())
             continue
         now = clock.now() - start
-        gaps.append(now - last[result.ids][first[result.ids] > 0])
+        since = now - last[result.ids]
+        since[1:][result.ids[1:] == result.ids[:-1]] = 0  # drafts that were accepted
+        gaps.append(since[first[result.ids] > 0])
         first[result.ids] = np.where(first[result.ids] == 0, now, first[result.ids])
         last[result.ids] = now
         finished += result.finished

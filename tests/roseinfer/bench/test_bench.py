@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from typer.testing import CliRunner
 
 from roseinfer.bench import scheduler, streaming
 from roseinfer.bench.cost import GPT2_ON_H200, StepTimes
-from roseinfer.bench.replay import Arrival, from_trace, uniform
+from roseinfer.bench.replay import Arrival, from_trace, replay, uniform
+from roseinfer.bench.simulator import VirtualClock
 from roseinfer.cli import app
 from roseinfer.config import ConfigError, EngineConfig, Prefer
 from roseinfer.request.params import Finished, FinishReason, RequestError, SamplingParams
@@ -44,6 +46,31 @@ def test_times_are_those_of_the_steps() -> None:
     done = simulate(config, [arrival(5, 100, 3), arrival(6, 100, 1)]).replayed
     assert done.first.tolist() == [7, 10] and done.last.tolist() == [11, 10]
     assert done.duration == 11
+
+
+class Drafting:
+    """Takes a second for each step; the second has two tokens."""
+
+    launch_at = 0.0
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock, self._steps = clock, [1, 2]
+
+    @property
+    def has_work(self) -> bool:
+        return len(self._steps) > 0
+
+    def add(self, request_id: int, prompt: NDArray[np.int32], params: SamplingParams) -> None: ...
+
+    def step(self) -> StepResult:
+        self._clock.wait_until(self._clock.now() + 1)
+        tokens = np.zeros(self._steps.pop(0), np.int64)
+        return StepResult(tokens, tokens, ())
+
+
+def test_tokens_of_one_step_have_no_time_between_them() -> None:
+    clock = VirtualClock()
+    assert replay(Drafting(clock), [arrival(0, 1, 3)], clock).gaps.tolist() == [1, 0]
 
 
 def test_overlap_hides_the_host() -> None:
