@@ -162,8 +162,10 @@ def from_completion(request: CompletionRequest, max_model_len: int) -> Generatio
 
 def from_chat(request: ChatRequest, template: ChatTemplate | None) -> Generation:
     """Validate a chat: its messages become the prompt through the model's template."""
+    calls_tools = bool(request.tools) and request.tool_choice != "none"
     for name, unsupported in (
         ("echo", request.echo),
+        ("parallel_tool_calls", calls_tools and request.parallel_tool_calls is False),
         ("response_format", (request.response_format or {}).get("type", "text") != "text"),
     ):
         if unsupported:
@@ -185,7 +187,6 @@ def from_chat(request: ChatRequest, template: ChatTemplate | None) -> Generation
         request, _limit(request), (prompt,), special_tokens=bool(request.add_special_tokens),
         logprobs=_chat_logprobs(request), logprobs_field="top_logprobs",
     )  # fmt: skip
-    calls_tools = bool(request.tools) and request.tool_choice != "none"
     return msgspec.structs.replace(generation, chat=True, calls_tools=calls_tools)
 
 

@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     class OtherFields(msgspec.Struct, frozen=True, kw_only=True):
         """Fields of ACCEPTED and NEUTRAL; any other is refused."""
 
+        parallel_tool_calls: Any = None
         tool_choice: Any = None
 
 else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from roseinfer.server.http.errors import BadRequestError
@@ -127,6 +128,10 @@ def test_tools_are_in_the_prompt_where_the_template_has_them() -> None:
         body = {"messages": [{"role": "user", "content": "hi"}], "tools": tools, "tool_choice": "none"}
         (prompt,) = from_chat(parse(json.dumps(body).encode(), ChatRequest), template).prompts
         assert prompt == expected
+    several = parse(json.dumps(body | {"tools": [{}], "parallel_tool_calls": False}).encode(), ChatRequest)
+    assert not from_chat(several, template).calls_tools
+    with pytest.raises(BadRequestError, match="parallel_tool_calls"):
+        from_chat(msgspec.structs.replace(several, tool_choice="auto"), template)
 
 
 def test_calls_of_tools() -> None:
