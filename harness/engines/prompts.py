@@ -205,7 +205,7 @@ def _input(arguments: str) -> Any:
     """Return the arguments of a call as JSON; a marker for those of a live answer as it is."""
     try:
         return msgspec.json.decode(arguments or "{}")
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return arguments
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import httptools
@@ -74,10 +75,11 @@ def fill_body(body: bytes, answers: Mapping[int, LiveAnswer]) -> bytes:
 
     def as_object(match: re.Match[bytes]) -> bytes:
         marker = msgspec.json.decode(match[2], type=str)
-        try:
-            return match[1] + msgspec.json.encode(msgspec.json.decode(fill_text(marker, answers), type=dict))
-        except msgspec.MsgspecError:  # no whole object
-            return match[1] + (fill_text(marker, {}) or "{}").encode()
+        for arguments in (fill_text(marker, answers).encode(), fill_text(marker, {}).encode()):
+            with suppress(msgspec.MsgspecError):  # no whole object
+                read_json(_objects, arguments)
+                return match[1] + arguments
+        return match[1] + b"{}"
 
     def filled(match: re.Match[bytes]) -> bytes:
         text = _filling([group.decode() for group in match.groups(b"")], answers)
@@ -110,7 +112,7 @@ class _Event(msgspec.Struct):
     choices: list[_Choice] = []
 
 
-_events = msgspec.json.Decoder(_Event)
+_events, _objects = msgspec.json.Decoder(_Event), msgspec.json.Decoder(dict)
 #: The type of an event of Responses or Messages that has text or a part of a tool call.
 _TYPED = re.compile(
     rb'"type": ?"(?:response\.(?:output_text\.delta|output_item\.added|function_call_arguments\.delta)'
