@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -19,7 +20,7 @@ def judge_calls(
 
     None of an answer that was cut, or to a request without tools. A call is wrong that names no tool of the
     request, or whose arguments are no JSON object that fits the tool's schema: by jsonschema, or without it
-    by the schema's `required` alone.
+    by the schema's `required` alone, as where the schema refers to what it does not have.
     """
     if not tools or finish_reason in CUT:
         return None, None
@@ -31,13 +32,14 @@ def judge_calls(
 def _fits(schema: Mapping[str, Any] | None, arguments: str) -> bool:
     try:
         values = msgspec.json.decode(arguments or "{}")
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return False
     if schema is None or not isinstance(values, dict):
         return False
-    validator = _validator(msgspec.json.encode(schema))
-    required = {*schema.get("required", ())}
-    return values.keys() >= required if validator is None else bool(validator.is_valid(values))
+    if (validator := _validator(msgspec.json.encode(schema))) is not None:
+        with suppress(Exception):  # its own, or what a strange schema makes it raise
+            return bool(validator.is_valid(values))
+    return values.keys() >= {*(schema.get("required", ()) if isinstance(schema, dict) else ())}
 
 
 @lru_cache(maxsize=1024)
@@ -45,6 +47,7 @@ def _validator(schema: bytes) -> Any:
     """Return the validator of a schema; None without jsonschema, or where the schema is none."""
     try:
         from jsonschema.validators import validator_for
+        from referencing import Registry
     except ImportError:
         return None
     decoded = msgspec.json.decode(schema)
@@ -53,4 +56,4 @@ def _validator(schema: bytes) -> Any:
         kind.check_schema(decoded)
     except Exception:  # its own, or what a strange schema makes it raise
         return None
-    return kind(decoded)
+    return kind(decoded, registry=Registry())  # which fetches nothing

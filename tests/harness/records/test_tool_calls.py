@@ -45,6 +45,9 @@ def test_an_answer_without_calls_has_none() -> None:
         ([["ls", CALLED]], "tool_calls", [], (None, None)),
         ([["ls", ""]], "tool_calls", [{"function": {"name": "ls"}}], (1, 0)),
         ([["ls", "{}"]], "tool_calls", [{"function": {"name": "ls", "parameters": {"type": 5}}}], (1, 0)),
+        ([["ls", "{}"]], "stop", [{"function": {"name": "ls", "parameters": {"$ref": "#/no"}}}], (1, 0)),
+        ([["ls", "{}"]], "stop", [{"function": {"name": "ls", "parameters": "none"}}], (1, 0)),
+        ([["ls", 5000 * '{"a":']], "stop", TOOLS, (1, 1)),
         (None, "stop", TOOLS, (0, 0)),
     ],
 )
