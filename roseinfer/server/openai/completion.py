@@ -68,24 +68,9 @@ class Choice:
     `prompt`: token ids `[n]`; the answer begins with it if the request asks for that."""
 
     __slots__ = (
-        "_begun",
-        "_calls",
-        "_completion",
-        "_echo",
-        "_first_token",
-        "_ids",
-        "_logprobs",
-        "_min_tokens",
-        "_only_echo",
-        "_pieces",
-        "_prompt_logprobs",
-        "_stops",
-        "_text",
-        "_texts",
-        "_token_logprobs",
-        "_with_ids",
-        "index",
-        "tokens",
+        "_begun", "_calls", "_completion", "_echo", "_first_token", "_ids", "_logprobs", "_min_tokens",
+        "_only_echo", "_pieces", "_prompt_logprobs", "_stops", "_text", "_texts", "_token_logprobs",
+        "_with_ids", "index", "tokens",
     )  # fmt: skip
 
     def __init__(self, index: int, prompt: NDArray[np.int32], completion: Completion) -> None:
