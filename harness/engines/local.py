@@ -40,6 +40,16 @@ from harness.telemetry.gpu import memory_restored
 GIVE_ONE = "leave this engine out, or give it sizes of 1"
 
 
+def flags(options: Mapping[str, JsonValue]) -> list[str]:
+    """Return the command line of `options` by the names of a Python API: `True` is a switch, `False` none."""
+    arguments: list[str] = []
+    for name, value in options.items():
+        if value is not False:
+            arguments.append("--" + name.replace("_", "-"))
+            arguments += [] if value is True else [str(value)]
+    return arguments
+
+
 @dataclass(frozen=True)
 class OfflineFactory:
     """Makes the engine's in-process API: `target` is `module:callable` or `file.py:callable`, called with

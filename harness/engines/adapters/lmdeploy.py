@@ -16,7 +16,7 @@ from pydantic import JsonValue
 
 from harness.engines.adapters import apis
 from harness.engines.base import NO_PENALTY, EngineSettings, Installation, Launch, RequestSettings
-from harness.engines.local import LocalEngine, OfflineFactory
+from harness.engines.local import LocalEngine, OfflineFactory, flags
 from harness.engines.prompts import Prompts
 from harness.engines.selfreport import ARGV, SelfReport
 from harness.errors import EngineError
@@ -99,12 +99,7 @@ class Lmdeploy(LocalEngine):
             *("--server-name", settings.host, "--server-port", str(port)),
             *("--generation-config", "lmdeploy"),  # not the model's
         ]
-        for name, value in options(settings).items():
-            option = "--" + name.replace("_", "-")
-            if value is True:
-                arguments.append(option)
-            elif value is not False:
-                arguments += [option, str(value)]
+        arguments += flags(options(settings))
         return Launch(tuple(arguments), settings.served_name, QUIET, path="/generate")
 
     def prompts(self, request_settings: RequestSettings) -> Prompts:

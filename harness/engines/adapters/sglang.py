@@ -15,7 +15,7 @@ from pydantic import JsonValue
 
 from harness.engines.adapters import apis
 from harness.engines.base import EngineSettings, Installation, Launch, RequestSettings
-from harness.engines.local import CaptureRequest, EngineProfiler, LocalEngine, OfflineFactory
+from harness.engines.local import CaptureRequest, EngineProfiler, LocalEngine, OfflineFactory, flags
 from harness.engines.placement import engine_cores, shares
 from harness.engines.prometheus import METRICS, Samples, rise, series_values
 from harness.engines.selfreport import LOG, OMP_THREADS, SelfReport
@@ -152,12 +152,7 @@ class Sglang(LocalEngine):
         ]
         if settings.engine_variant.ref.variant != "no-metrics":
             arguments.append("--enable-metrics")
-        for name, value in options(settings).items():
-            option = "--" + name.replace("_", "-")
-            if value is True:
-                arguments.append(option)
-            elif value is not False:
-                arguments += [option, str(value)]
+        arguments += flags(options(settings))
         env = environment(settings)
         return Launch(tuple(arguments), settings.served_name, env, stop_signal=signal.SIGTERM, grace_s=5)
 
