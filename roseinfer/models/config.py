@@ -170,7 +170,7 @@ def llama(raw: dict[str, Any]) -> LlamaConfig:
     return LlamaConfig(
         family=family,
         vocab_size=_size(raw, "vocab_size"),
-        max_positions=_size(raw, "max_position_embeddings"),
+        max_positions=rope.reach(_size(raw, "max_position_embeddings")),
         layers=_size(raw, "num_hidden_layers"),
         width=width,
         heads=heads,

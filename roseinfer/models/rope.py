@@ -20,10 +20,23 @@ def number(name: str, value: Any) -> Any:
     return value
 
 
+#: Scalings of frequencies, all by a `factor`.
+_SCALINGS = ("linear", "dynamic", "yarn", "llama3")
+#: The names of numbers in configs, by field of Rope.
+_NUMBERS = {
+    "factor": "factor", "low_freq_factor": "low_freq_factor", "high_freq_factor": "high_freq_factor",
+    "original_max_positions": "original_max_position_embeddings", "beta_fast": "beta_fast",
+    "beta_slow": "beta_slow", "attention_factor": "attention_factor",
+}  # fmt: skip
+#: What multiplies yarn's growth of attention, and what divides it, where a config does not say both.
+_MSCALES = {"mscale": 1.0, "mscale_all_dim": 0.0}
+_LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_positions")
+
+
 @dataclass(frozen=True)
 class Rope:
-    """The rotation frequency of each pair of elements; `kind` is default, linear or llama3. `share` of each
-    head is rotated."""
+    """The rotation frequency of each pair of elements; `kind` is default or one of the scalings. `share` of
+    each head is rotated, and multiplied by `attention_factor`."""
 
     theta: float = 10_000.0
     kind: str = "default"
@@ -31,6 +44,10 @@ class Rope:
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_max_positions: int = 8192
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float = 1.0
+    truncate: bool = True
     share: float = 1.0
 
     @classmethod
@@ -42,28 +59,39 @@ class Rope:
         """
         settings = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
         kind = settings.get("rope_type", settings.get("type", "default"))
-        if kind not in ("default", "linear", "llama3"):
+        if kind not in ("default", *_SCALINGS):
             raise ConfigError(
-                f"rope scaling {kind!r} is not supported; roseinfer has: default, linear, llama3"
+                f"rope scaling {kind!r} is not supported; roseinfer has: default, {', '.join(_SCALINGS)}"
             )
         share = settings.get("partial_rotary_factor", raw.get("partial_rotary_factor", 1.0))
-        names = {
-            "factor": "factor",
-            "low_freq_factor": "low_freq_factor",
-            "high_freq_factor": "high_freq_factor",
-            "original_max_position_embeddings": "original_max_positions",
-        }
         fields = {
             field: number(name, settings[name])
-            for name, field in names.items()
+            for field, name in _NUMBERS.items()
             if settings.get(name) is not None
         }
-        if kind == "llama3" and len(fields) < len(names):
-            raise ConfigError(f"rope scaling llama3 needs {', '.join(names)}")
-        if kind == "linear" and "factor" not in fields:
-            raise ConfigError("rope scaling linear needs factor")
+        if kind == "llama3" and not {*_LLAMA3} <= {*fields}:
+            raise ConfigError(f"rope scaling llama3 needs {', '.join(_NUMBERS[field] for field in _LLAMA3)}")
+        attention = fields.pop("attention_factor", None)
+        if kind in ("dynamic", "yarn"):
+            positions = number("max_position_embeddings", raw["max_position_embeddings"])
+            if kind == "dynamic" or "original_max_positions" not in fields:
+                fields["original_max_positions"] = positions
+        if kind == "yarn":
+            factor = fields.setdefault("factor", positions / fields["original_max_positions"])
+            fields["attention_factor"] = attention or _attention_factor(settings, factor)
+        if kind in _SCALINGS and "factor" not in fields:
+            raise ConfigError(f"rope scaling {kind} needs factor")
         theta = number("rope_theta", settings.get("rope_theta", raw.get("rope_theta", 10_000.0)))
-        return cls(theta=theta, kind=kind, share=number("partial_rotary_factor", share), **fields)
+        truncate = bool(settings.get("truncate", True))
+        share = number("partial_rotary_factor", share)
+        return cls(theta=theta, kind=kind, share=share, truncate=truncate, **fields)
+
+    def reach(self, positions: int) -> int:
+        """Positions of a model whose config has `positions` as max_position_embeddings: with dynamic and
+        yarn, those of its training times `factor`, if these are more."""
+        if self.kind not in ("dynamic", "yarn"):
+            return positions
+        return max(positions, int(self.original_max_positions * self.factor))
 
     def order(self, head_dim: int) -> Tensor:
         """The order `[head_dim]` in which a head's elements i and i + head_dim / 2 are a pair of `table`."""
@@ -76,14 +104,20 @@ class Rope:
         """Elements of a head that are rotated, the first ones of a checkpoint's."""
         return int(head_dim * self.share)
 
-    def frequencies(self, head_dim: int) -> Tensor:
-        """Radians per position of each pair that is rotated, float32."""
-        rotated = self._rotated(head_dim)
-        frequencies = self.theta ** -(torch.arange(0, rotated, 2).float() / rotated)
+    def frequencies(self, head_dim: int, positions: int = 0) -> Tensor:
+        """Radians per position of each pair that is rotated, float32. Those of dynamic are for `positions`
+        tokens (NTK scaling), if they are more than the model was trained with."""
+        rotated, theta = self._rotated(head_dim), self.theta
+        if self.kind == "dynamic":
+            longer = max(positions / self.original_max_positions, 1.0)
+            theta *= (self.factor * longer - (self.factor - 1)) ** (rotated / (rotated - 2))
+        frequencies = theta ** -(torch.arange(0, rotated, 2).float() / rotated)
         if self.kind == "linear":
             return frequencies / self.factor
         if self.kind == "llama3":
             return self._llama3(frequencies)
+        if self.kind == "yarn":
+            return self._yarn(frequencies, rotated)
         return frequencies
 
     def _llama3(self, frequencies: Tensor) -> Tensor:
@@ -96,9 +130,33 @@ class Rope:
         smooth = smooth.clamp(0, 1)
         return (1 - smooth) * frequencies / self.factor + smooth * frequencies
 
+    def _yarn(self, frequencies: Tensor, rotated: int) -> Tensor:
+        """Frequencies that turn more than `beta_fast` times in the training's positions are kept, those that
+        turn less than `beta_slow` times are divided by `factor`; between, it is interpolated by their index
+        (Peng et al., 2023)."""
+        trained, log_theta = self.original_max_positions, math.log(self.theta)
+        first, last = (
+            rotated * math.log(trained / (turns * 2 * math.pi)) / (2 * log_theta)
+            for turns in (self.beta_fast, self.beta_slow)
+        )
+        if self.truncate:
+            first, last = math.floor(first), math.ceil(last)
+        first, last = max(first, 0), min(last, rotated - 1)
+        ramp = ((torch.arange(rotated // 2).float() - first) / ((last - first) or 0.001)).clamp(0, 1)
+        return frequencies / self.factor * ramp + frequencies * (1 - ramp)
+
     def table(self, positions: int, head_dim: int) -> Tensor:
-        """cos and sin of every position's angles, `[positions, 2, head_dim / 2]` float32; those of pairs that
-        are not rotated are 0."""
-        angles = torch.arange(positions).float()[:, None] * self.frequencies(head_dim)
-        angles = F.pad(angles, (0, head_dim // 2 - angles.shape[1]))
-        return torch.stack((angles.cos(), angles.sin()), dim=1)
+        """cos and sin of every position's angles, `[positions, 2, head_dim / 2]` float32, times
+        `attention_factor`; pairs that are not rotated have 1 and 0."""
+        angles = torch.arange(positions).float()[:, None] * self.frequencies(head_dim, positions)
+        rest = head_dim // 2 - angles.shape[1]
+        cos, sin = (side * self.attention_factor for side in (angles.cos(), angles.sin()))
+        return torch.stack((F.pad(cos, (0, rest), value=1.0), F.pad(sin, (0, rest))), dim=1)
+
+
+def _attention_factor(settings: dict[str, Any], factor: float) -> float:
+    """yarn's attention factor, where a config does not give it, as in transformers."""
+    both = settings.get("mscale") and settings.get("mscale_all_dim")
+    of, by = (number(name, settings[name]) if both else other for name, other in _MSCALES.items())
+    growth = 0.1 * math.log(max(factor, 1.0))
+    return float((of * growth + 1) / (by * growth + 1))

@@ -213,13 +213,16 @@ LLAMAS = {
     "qwen3": Qwen3Config(
         vocab_size=VOCAB, num_hidden_layers=3, hidden_size=128, intermediate_size=256, num_attention_heads=4,
         num_key_value_heads=4, head_dim=64, max_position_embeddings=1024, eos_token_id=[VOCAB - 1, VOCAB - 2],
-        tie_word_embeddings=True, rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0},
+        tie_word_embeddings=True,
+        rope_parameters={
+            "rope_type": "yarn", "rope_theta": 1e4, "factor": 16.0, "original_max_position_embeddings": 64,
+        },
     ),
     "qwen3_moe": Qwen3MoeConfig(
         vocab_size=VOCAB, num_hidden_layers=3, hidden_size=128, intermediate_size=256, num_attention_heads=4,
         num_key_value_heads=2, head_dim=64, max_position_embeddings=1024, eos_token_id=VOCAB - 1,
         num_experts=12, num_experts_per_tok=3, moe_intermediate_size=64, norm_topk_prob=True,
-        mlp_only_layers=[1],
+        mlp_only_layers=[1], rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0},
     ),
 }  # fmt: skip
 _HYBRID: dict[str, Any] = {

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, LlamaConfig
 
 import rosemodels
 from roseinfer.attention.backends import make_attention
@@ -21,7 +21,7 @@ from roseinfer.models.load import load
 from roseinfer.request.params import SamplingParams
 from roseinfer.tokenizer.chat import ChatTemplate
 from roseinfer.tokenizer.tokenizer import load_tokenizer
-from tests.roseinfer.conftest import config_of, generate, lay_out, make_batch, reference_logits
+from tests.roseinfer.conftest import config_of, generate, lay_out, make_batch, reference_logits, save_llama
 
 pytestmark = pytest.mark.slow
 
@@ -66,9 +66,11 @@ def test_greedy_tokens_equal_transformers(folder, answers, settings):
     assert (engine.preemptions > 0) == ("kv_tokens" in settings)
 
 
-def prompt_logits(folder: Path, dtype: torch.dtype) -> Callable[[list[int]], torch.Tensor]:
+def prompt_logits(
+    folder: Path, dtype: torch.dtype, max_model_len: int | None = None
+) -> Callable[[list[int]], torch.Tensor]:
     """Logits after the last token of a prompt, through the engine's own model and attention."""
-    model = load(str(folder), torch.device("cpu"), dtype)
+    model = load(str(folder), torch.device("cpu"), dtype, max_model_len=max_model_len)
     pool = KVPool(model.config.kv_shape(dtype), 64, 16, torch.device("cpu"))
     attention = make_attention(pool, cpu_kernels=True).attention
 
@@ -92,6 +94,24 @@ def test_logits_equal_transformers(folder: Path) -> None:
             expected = reference_logits(folder, prompt)[-1]
             spread = expected.max() - expected.min()
             assert (logits(prompt) - expected).abs().max() < bound * spread
+
+
+def test_dynamic_scaling_is_that_of_transformers_for_the_longest_requests(tmp_path: Path) -> None:
+    """And for all where the context is no longer than the training's."""
+    scaling = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}
+    save_llama(
+        tmp_path,
+        LlamaConfig(
+            vocab_size=503, num_hidden_layers=2, hidden_size=64, intermediate_size=96, num_attention_heads=2,
+            max_position_embeddings=64, rope_parameters=scaling,
+        ),
+    )  # fmt: skip
+    for max_model_len, lengths in ((64, (10, 64)), (200, (200,)), (None, (256,))):
+        logits = prompt_logits(tmp_path, torch.float32, max_model_len)
+        for length in lengths:
+            prompt = np.random.default_rng(0).integers(0, 503, length).tolist()
+            expected = reference_logits(tmp_path, prompt)[-1]
+            assert (logits(prompt) - expected).abs().max() < 1e-3 * (expected.max() - expected.min())
 
 
 def is_greedy(folder: Path, prompt: list[int], answer: list[int]) -> bool:

@@ -150,12 +150,61 @@ def test_scores_depend_on_distance_alone() -> None:
 
 
 @pytest.mark.parametrize("parameters", [{}, {"rope_theta": 5e5}, {"rope_type": "linear", "factor": 2.0}])
-@pytest.mark.parametrize("scaling", [None, {"type": "linear", "factor": 4.0}, {"rope_theta": 3e4}])
+@pytest.mark.parametrize(
+    "scaling", [None, {"type": "linear", "factor": 4.0, "attention_factor": 2.0}, {"rope_theta": 3e4}]
+)
 def test_frequencies_are_those_of_transformers(parameters, scaling):
     """Also with a config that has both dicts."""
     raw = LLAMA | {"rope_parameters": {"rope_type": "default"} | parameters, "rope_scaling": scaling}
     peer = LlamaRotaryEmbedding(transformers.LlamaConfig.from_dict(json.loads(json.dumps(raw))))
-    assert torch.allclose(Rope.parse(raw).frequencies(16), peer.inv_freq)
+    rope = Rope.parse(raw)
+    assert torch.allclose(rope.frequencies(16), peer.inv_freq) and rope.attention_factor == 1
+
+
+YARN: dict[str, Any] = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        YARN, YARN | {"factor": 1.0}, YARN | {"truncate": False}, YARN | {"attention_factor": 1.5},
+        YARN | {"beta_fast": 4, "beta_slow": 2.0}, YARN | {"mscale": 0.7, "mscale_all_dim": 1.0},
+        YARN | {"mscale": 0.7}, YARN | {"mscale": 0, "mscale_all_dim": 1.0}, YARN | {"factor": None},
+        YARN | {"original_max_position_embeddings": 4096}, {"type": "yarn", "factor": 2.0},
+        YARN | {"partial_rotary_factor": 0.5},
+    ],
+)  # fmt: skip
+def test_yarn_is_that_of_transformers(scaling: dict[str, Any]) -> None:
+    """Frequencies, and what multiplies the part of a head that is rotated."""
+    raw, positions = LLAMA | {"rope_scaling": scaling}, torch.arange(600)
+    peer = LlamaRotaryEmbedding(transformers.LlamaConfig.from_dict(json.loads(json.dumps(raw))))
+    rope = Rope.parse(raw)
+    assert torch.allclose(rope.frequencies(16), peer.inv_freq)
+    cos, sin = (side[0, :, : len(peer.inv_freq)] for side in peer(torch.zeros(1), positions[None]))
+    table, rotated = rope.table(600, 16), len(peer.inv_freq)
+    assert torch.allclose(table[:, :, :rotated], torch.stack((cos, sin), dim=1), atol=2e-4)
+    assert torch.equal(table[:, 0, rotated:], torch.ones(600, 8 - rotated))
+    assert not table[:, 1, rotated:].any()
+
+
+@pytest.mark.parametrize("positions", [100, 512, 513, 2048])
+def test_dynamic_is_that_of_transformers_for_requests_as_long_as_the_context(positions: int) -> None:
+    raw = LLAMA | {"rope_scaling": {"type": "dynamic", "factor": 4.0}}
+    peer = LlamaRotaryEmbedding(transformers.LlamaConfig.from_dict(json.loads(json.dumps(raw))))
+    peer(torch.zeros(1), torch.arange(positions)[None])
+    assert torch.allclose(Rope.parse(raw).frequencies(16, positions), peer.inv_freq)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "positions"),
+    [
+        (YARN, 512), (YARN | {"factor": 32}, 4096), (YARN | {"factor": 1.0}, 512),
+        ({"type": "yarn", "factor": 2.5}, 1280), ({"type": "dynamic", "factor": 2.0}, 1024),
+        ({"type": "linear", "factor": 2.0}, 512),
+    ],
+)  # fmt: skip
+def test_positions_of_scaled_models(scaling: dict[str, Any], positions: int) -> None:
+    assert parse(LLAMA | {"rope_scaling": scaling}).max_positions == positions
 
 
 def test_which_widths_the_kernels_take() -> None:
@@ -189,8 +238,9 @@ def test_layers_with_experts() -> None:
     ("raw", "says"),
     [
         ({"model_type": "mamba"}, "gpt2, llama, qwen2, qwen3"),
-        ({"rope_scaling": {"type": "yarn", "factor": 4}}, "yarn"),
-        ({"rope_scaling": {"type": "yarn"}, "rope_parameters": {"rope_type": "default"}}, "yarn"),
+        ({"rope_scaling": {"type": "longrope", "factor": 4}}, "longrope"),
+        ({"rope_scaling": {"type": "longrope"}, "rope_parameters": {"rope_type": "default"}}, "longrope"),
+        ({"rope_scaling": {"type": "dynamic"}}, "factor"),
         ({"rope_scaling": {"rope_type": "linear"}}, "factor"),
         ({"rope_parameters": {"rope_type": "llama3", "factor": 8}}, "low_freq_factor"),
         ({"hidden_act": "gelu"}, "gelu"),
