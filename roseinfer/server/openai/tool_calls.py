@@ -44,13 +44,13 @@ class ToolCalls:
     def __init__(self) -> None:
         self.count = 0
         self._text = self._blank = ""
-        self._inside = self._named = False
+        self._inside = self._named = self._after_call = False
 
     def push(self, text: str, reason: str | None) -> tuple[str, list[ToolCallPart]]:
         """Add `text`, the last with the finish reason. Returns what is no call, and parts of calls."""
         too_long = len(self._text) > _MOST
         self._text += text
-        content: list[str] = []
+        content = ""
         parts: list[ToolCallPart] = []
         while self._inside or self._text:
             tag = END if self._inside else BEGIN
@@ -59,19 +59,24 @@ class ToolCalls:
             if self._inside:
                 left = self._call(before, ended, reason == "length" and not tag_found, parts)
                 if ended and left:  # it was no call
-                    content.append(BEGIN + left + tag_found)
+                    content += self._sent(BEGIN + left + tag_found)
             else:
                 left = "" if ended else _begun(before, tag)
-                content.append(before.removesuffix(left))
+                content += self._sent(before.removesuffix(left))
             self._text = after if tag_found else "" if ended else left
             self._inside = self._inside != bool(tag_found)
             if not tag_found:
                 self._inside &= not ended
                 break
             self._named = False
-        other = self._blank + "".join(content)
-        self._blank = other if self.count and other.isspace() else ""  # to be sent if a text follows
-        return other.removesuffix(self._blank), parts
+        return content, parts
+
+    def _sent(self, content: str) -> str:
+        """Return what is sent of `content` now: blanks after a call wait for a text."""
+        content = self._blank + content
+        self._after_call &= not content or content.isspace()
+        self._blank = content if self._after_call else ""
+        return content.removesuffix(self._blank)
 
     def _call(self, body: str, ended: bool, cut: bool, parts: list[ToolCallPart]) -> str:
         """Read more of a call, and return what is left of it: of a call that has `ended` nothing, if it was
@@ -103,6 +108,7 @@ class ToolCalls:
         id = f"call_{random.getrandbits(96):024x}"
         parts.append(ToolCallPart(CalledPart("", name), self.count, id, "function"))
         self.count += 1
+        self._after_call = True
 
 
 def _begun(text: str, tag: str) -> str:

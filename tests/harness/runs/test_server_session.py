@@ -59,7 +59,7 @@ def chat_settings(server: Any, tmp_path: Path, **given: Any) -> OnlineSettings:
 
 
 def test_answers_share_the_memory_that_a_user_allows(chatting: Any, tmp_path: Path) -> None:
-    server = chatting()
+    server = chatting(padding=1 << 13)  # an answer that comes in one read is never in flight
     folder, _ = run_online(chat_settings(server, tmp_path, tokenizer="none", max_memory=1e-5))
     assert read_records(folder).requests["error"].tolist() == ["memory"] * CHATS
 

@@ -39,6 +39,7 @@ ANSWERS = [
     ("Hello <tool", "stop", "Hello <tool", []),
     (f"Hm.\n{call(LS)}", "stop", "Hm.\n", [["ls", ARGUMENTS]]),
     (f"{call(LS)}\n{call(LS)}", "stop", "", [["ls", ARGUMENTS]] * 2),
+    (f" {call(LS)}\nAnd:\n{call(LS)}", "stop", " \nAnd:\n", [["ls", ARGUMENTS]] * 2),
     (f"{call(LS)}\n\nIt is all.", "stop", "\n\nIt is all.", [["ls", ARGUMENTS]]),
     (f"<tool_call>{LS}", "stop", "", [["ls", ARGUMENTS]]),
     (f"<tool_call>{LS[:-1]}", "length", "", [["ls", ARGUMENTS]]),
@@ -53,10 +54,20 @@ ANSWERS = [
 @pytest.mark.parametrize(("answer", "reason", "text", "calls"), ANSWERS)
 @given(cuts=st.sets(st.integers(1, 200)))
 def test_calls_of_an_answer(answer: str, reason: str, text: str, calls: Any, cuts: set[int]) -> None:
+    assert_calls(answer, cuts, reason, text, calls)
+
+
+@pytest.mark.parametrize(("answer", "reason", "text", "calls"), ANSWERS)
+def test_calls_of_an_answer_that_is_cut_once(answer: str, reason: str, text: str, calls: Any) -> None:
+    for cut in range(1, len(answer)):
+        assert_calls(answer, {cut}, reason, text, calls)
+
+
+def assert_calls(answer: str, cuts: set[int], reason: str, text: str, calls: Any) -> None:
     ends = [0, *sorted(cut for cut in cuts if cut < len(answer)), len(answer)]
     pieces = [answer[begin:end] for begin, end in pairwise(ends)]
     left, made = read(pieces, reason)
-    assert (left, [[name, arguments.strip()] for name, arguments in made]) == (text, calls)
+    assert (left, [[name, arguments.strip()] for name, arguments in made]) == (text, calls), cuts
 
 
 @pytest.mark.parametrize("begun", ['{"x', '{"name": "f", "arguments": {"a": 1}'])
