@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -16,6 +17,8 @@ from roseinfer.tensors import to_device
 CHUNK = 64
 #: Added to a squared length before its root is taken.
 TINY = 1e-6
+#: The prompts of a step, cut as a rule needs them.
+Cut = TypeVar("Cut")
 
 
 @dataclass(frozen=True)
@@ -66,17 +69,12 @@ class Chunks:
 
 
 @dataclass(frozen=True)
-class DeltaStep:
+class DeltaStep(Generic[Cut]):
     """The rows of a step, as each gated delta layer takes them: those of prompts, then `decodes` `[D]`."""
 
     states: States
-    chunks: Chunks | None
+    prompts: Cut | None
     decodes: Tensor | None
-
-    @classmethod
-    def of(cls, step: StateRows, taps: int, device: torch.device) -> DeltaStep:
-        chunks = Chunks.of(step, taps, device) if step.segments else None
-        return cls(step.states, chunks, step.decodes)
 
 
 @dataclass(frozen=True)
@@ -98,18 +96,28 @@ class GatedDelta:
     key_dim: int
     eps: float
 
-    def __call__(self, x: Tensor, step: DeltaStep, layer: int) -> Tensor:
+    @staticmethod
+    def cut(rows: StateRows, taps: int, device: torch.device) -> Any:
+        """The prompts of a step as this rule takes them."""
+        return Chunks.of(rows, taps, device)
+
+    @classmethod
+    def step(cls, rows: StateRows, taps: int, device: torch.device) -> DeltaStep[Any]:
+        """A step's rows as this rule takes them; `taps` are those of the convolution."""
+        return DeltaStep(rows.states, cls.cut(rows, taps, device) if rows.segments else None, rows.decodes)
+
+    def __call__(self, x: Tensor, step: DeltaStep[Any], layer: int) -> Tensor:
         """`[T, heads · value_dim]` of x `[T, inputs]`: the convolution's channels (queries, keys, values),
         gates of the norm, then beta and alpha, one for each head. `layer` of `step.states` is changed."""
         heads, value_dim = len(self.decay), len(self.gain)
         sizes = self.kernel.shape[1], heads * value_dim, heads, heads
         inputs, gates, beta, alpha = x.split_with_sizes(sizes, -1)
         beta, decay = beta.float().sigmoid(), self.decay * F.softplus(alpha.float() + self.bias)
-        start = 0 if step.chunks is None else len(step.chunks.tokens)
+        start = 0 if step.prompts is None else len(step.prompts.tokens)
         parts = []
-        if step.chunks is not None:
+        if step.prompts is not None:
             rows = inputs[:start].float(), decay[:start], beta[:start]
-            parts.append(self._prompts(*rows, step.chunks, *step.states.layer(layer)))
+            parts.append(self._prompts(*rows, step.prompts, *step.states.layer(layer)))
         if step.decodes is not None:
             rows = inputs[start:].float(), decay[start:], beta[start:]
             parts.append(self._decodes(*rows, step.decodes, *step.states.layer(layer)))

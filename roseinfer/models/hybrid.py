@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import count
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -111,9 +111,9 @@ class Hybrid(Llama):
             x = layer.mlp.add(ops.rms_norm(x, layer.norm_2, config.norm_eps), x)
         return x
 
-    def _step(self, attention: Attention, device: torch.device) -> DeltaStep:
+    def _step(self, attention: Attention, device: torch.device) -> DeltaStep[Any]:
         assert self.config.state is not None
-        return DeltaStep.of(attention.state_rows, self.config.state.taps, device)
+        return self.rule.step(attention.state_rows, self.config.state.taps, device)
 
     def _attend(self, layer: Layer, x: Tensor, turns: Tensor, attention: Attention, index: int) -> Tensor:
         """Gated attention of `x` `[T, width]`, in layer `index` of the KV cache."""

@@ -1,33 +1,70 @@
-"""Qwen3.5 on a GPU with fused kernels: two for a gated delta layer's tokens of decoding requests."""
+"""Qwen3.5 on a GPU with fused kernels: of a gated delta layer two for generated tokens, four for prompts."""
 
 from __future__ import annotations
 
 from itertools import count
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from roseinfer.attention.cuda_paged import CudaPagedAttention
 from roseinfer.kernels.triton.delta import delta_decode
+from roseinfer.kernels.triton.delta_prompts import CHUNK, delta_prompts
 from roseinfer.kernels.triton.rms_norm import rms_norm
+from roseinfer.kvcache.states import StateRows
 from roseinfer.models.config import HybridConfig
 from roseinfer.models.delta import TINY, DeltaStep, GatedDelta
 from roseinfer.models.hybrid import DeltaLayer, Hybrid
 from roseinfer.models.llama import Layer
 from roseinfer.models.llama_cuda import CudaLlama, normed_product
 from roseinfer.models.mlp import Mlp
+from roseinfer.tensors import to_device
+
+
+class Prompts(NamedTuple):
+    """The `B` prompts of a step, with `T` tokens in `N` chunks. Integers are int32.
+
+    Args:
+        tokens: `[2, T]`: each token's prompt, and its place in it.
+        prompts: `[4, B]`: running row, first token, number of tokens, and whether the row has a state.
+        chunks: `[2, N]`: first token and number of tokens.
+    """
+
+    tokens: Tensor
+    prompts: Tensor
+    chunks: Tensor
+
+    @classmethod
+    def of(cls, step: StateRows, taps: int, device: torch.device) -> Prompts:
+        rows, start, count, continued = np.array(
+            [(s.request, s.start, s.count, s.context > 0) for s in step.segments], dtype=np.int32
+        ).T
+        prompt = np.repeat(np.arange(len(count)), count)
+        place = np.arange(count.sum()) - start[prompt]
+        first = np.flatnonzero(place % CHUNK == 0)
+        length = np.minimum(CHUNK, count[prompt[first]] - place[first])
+        arrays = (prompt, place), (rows, start, count, continued), (first, length)
+        return cls(*(to_device(np.array(part, dtype=np.int32), device) for part in arrays))
 
 
 class CudaGatedDelta(GatedDelta):
-    """The same layer, with Triton kernels for steps without prompts."""
+    """The same layer, with Triton kernels."""
 
-    def __call__(self, x: Tensor, step: DeltaStep, layer: int) -> Tensor:
-        if step.chunks is not None or step.decodes is None:
-            return super().__call__(x, step, layer)
-        return delta_decode(
-            x, self.kernel, self.decay, self.bias, self.gain, self.key_heads, self.key_dim, self.eps, TINY,
-            step.decodes, *step.states.layer(layer),
-        )  # fmt: skip
+    @staticmethod
+    def cut(rows: StateRows, taps: int, device: torch.device) -> Prompts:
+        return Prompts.of(rows, taps, device)
+
+    def __call__(self, x: Tensor, step: DeltaStep[Prompts], layer: int) -> Tensor:
+        weights = self.kernel, self.decay, self.bias, self.gain, self.key_heads, self.key_dim, self.eps, TINY
+        start = 0 if step.prompts is None else step.prompts.tokens.shape[1]
+        parts = []
+        if step.prompts is not None:
+            parts.append(delta_prompts(x[:start], *weights, *step.prompts, *step.states.layer(layer)))
+        if step.decodes is not None:
+            parts.append(delta_decode(x[start:], *weights, step.decodes, *step.states.layer(layer)))
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 class CudaHybrid(CudaLlama, Hybrid):
