@@ -194,11 +194,21 @@ class Group:
         tokens = self.good["completion_tokens"].to_numpy(np.int64)
         return tokens - np.bincount(self.gaps.request, self.gaps.tokens, tokens.size).astype(np.int64)
 
+    @cached_property
+    def _tolerated(self) -> pd.DataFrame:
+        """The rows of the failures that are tolerated."""
+        is_tolerated = self.requests.get("tolerated", pd.Series(False, self.requests.index))
+        return self.requests[is_tolerated.eq(True)]
+
+    @cached_property
+    def _units(self) -> npt.NDArray[np.float64] | None:
+        """(U,) the session of each success; None without any."""
+        return units(self.good)
+
     def _censored(self, metric: str) -> int:
         """Number of samples that the failures which are tolerated would have."""
-        if "tolerated" not in self.requests or METRICS[metric].by_engine or metric == "submit_lag_ms":
+        if METRICS[metric].by_engine or metric == "submit_lag_ms" or (failed := self._tolerated).empty:
             return 0
-        failed = self.requests[self.requests["tolerated"].eq(True)]
         if METRICS[metric].by_session:
             return int(failed["session"].nunique())
         if METRICS[metric].sample == "request":
@@ -210,7 +220,7 @@ class Group:
         (`itl_ms`)."""
         if metric not in self._samples:
             source = self.whole if METRICS[metric].by_session and self.whole is not None else self
-            self._samples[metric] = by_unit(source._sample(metric), units(source.good))
+            self._samples[metric] = by_unit(source._sample(metric), source._units)
         return self._samples[metric]
 
     def _sample(self, metric: str) -> Sample:

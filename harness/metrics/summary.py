@@ -9,7 +9,6 @@ from typing import Any, TypedDict, TypeVar, Unpack
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from scipy.stats import theilslopes
 
 from harness.metrics.definitions import prompt_tokens, succeeded
 from harness.metrics.estimates import Estimates, Point, distribution, measure, of_metric
@@ -186,6 +185,8 @@ def cached_slope(group: Group | None) -> Measurement | None:
     paired = np.isfinite(share) & np.isfinite(ttft_ms)
     if paired.sum() < LEAST_PAIRED or np.ptp(share[paired]) == 0:
         return None
+    from scipy.stats import theilslopes  # half a second to import
+
     slope = theilslopes(ttft_ms[paired], share[paired], CONFIDENCE)
     return Measurement(slope.slope, (slope.low_slope, slope.high_slope)).times(0.1)
 
