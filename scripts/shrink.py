@@ -1,10 +1,12 @@
-"""Compresses raw tables of published runs further, with the same contents: `python -m scripts.shrink RUN…`.
+"""Makes published runs smaller, with the same contents: `python -m scripts.shrink RUN…`.
 
-Brotli makes them 5 to 15 % smaller than what a run writes, at a hundredth of the speed.
+Brotli makes raw tables 5 to 15 % smaller than what a run writes, at a hundredth of the speed. Results are
+written without indentation, a third of their bytes.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -24,11 +26,15 @@ def shrink(path: Path) -> None:
 
 
 def main() -> None:
-    """Shrink the requests and chunks of each run, and print the bytes before and after."""
+    """Shrink the raw tables and results of each run, and print the bytes before and after."""
     for run in map(Path, sys.argv[1:]):
-        for path in (run / "requests.parquet", run / "chunks.parquet"):
+        for path in (run / "requests.parquet", run / "chunks.parquet", *run.glob("*_results.json")):
             before = path.stat().st_size
-            shrink(path)
+            if path.suffix == ".json":
+                results = json.loads(path.read_bytes())
+                path.write_text(json.dumps(results, ensure_ascii=False, separators=(",", ":")))
+            else:
+                shrink(path)
             print(f"{path}: {before:,} to {path.stat().st_size:,} bytes")
 
 
