@@ -151,10 +151,10 @@ class EngineConfig:
         "with --overlap-schedule: launch a step shortly before the one before it ends, so that it has the "
         "requests that came meanwhile; on for one GPU if not given",
     )
-    speculate: Literal["ngram"] | None = setting(
+    speculate: str | None = setting(
         None,
-        "ngram: draft tokens that followed the newest ones before in a request, and verify them in one step, "
-        "where that has paid so far",
+        "draft tokens and verify them in one step, where that has paid so far; ngram: those that followed "
+        "the newest ones before in a request; else by a small model of the same vocabulary, as for --model",
     )
     speculate_tokens: int = setting(7, "with --speculate: tokens drafted for a request in one step, at most")
     paged_attn: bool = setting(True, "GPU: attention reads the paged KV cache in place, else it is gathered")

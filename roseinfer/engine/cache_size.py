@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import psutil
 import torch
@@ -42,14 +43,17 @@ def resolve_max_model_len(config: EngineConfig, max_positions: int) -> int:
     return length
 
 
-def num_blocks(config: EngineConfig, shape: KVShape, device: torch.device, max_model_len: int) -> int:
-    """Blocks of the KV cache: as configured, else as many as can be used within the memory that it may take.
-    Raises ConfigError for too few."""
+def num_blocks(
+    config: EngineConfig, shapes: Sequence[KVShape], device: torch.device, max_model_len: int
+) -> int:
+    """Blocks of a KV cache of each of `shapes`: as configured, else as many as can be used within the memory
+    that they may take. Raises ConfigError for too few."""
     blocks, size = configured_blocks(config, max_model_len), config.block_size
     if config.kv_tokens is None:
         sharing = 1 if device.type == "cuda" else config.tensor_parallel_size  # ranks in this memory
-        block_bytes = sharing * size * shape.bytes_per_token
-        states = 0 if shape.state is None else (config.max_active_requests + 1) * shape.state.bytes
+        block_bytes = sharing * size * sum(shape.bytes_per_token for shape in shapes)
+        states = sum(shape.state.bytes for shape in shapes if shape.state is not None)
+        states *= config.max_active_requests + 1
         free = max(0, kv_bytes(config, device)) - states
         if free < 0:
             raise ConfigError(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from roseinfer.config import EngineConfig
 from roseinfer.engine.cache_size import num_blocks, resolve_max_model_len, resolve_memory_share
 from roseinfer.engine.choose import choose_runner
+from roseinfer.engine.drafts import DraftModel, load_draft_model
 from roseinfer.engine.load import check_ranks, load_model
 from roseinfer.engine.loop import Loop
 from roseinfer.engine.ranks.group import RankGroup
@@ -50,7 +51,11 @@ class Engine:
         max_model_len = resolve_max_model_len(config, shape.max_positions)
         if shape.state_shape is not None:
             config = without_rewinding(config)
-        blocks = num_blocks(config, loaded.kv_shape, device, max_model_len)
+        draft = None
+        if config.speculate not in (None, "ngram"):
+            draft = load_draft_model(config, shape, max_model_len)
+        shapes = [each.kv_shape for each in (loaded, draft) if each is not None]
+        blocks = num_blocks(config, shapes, device, max_model_len)
         pool = KVPool(loaded.kv_shape, blocks, config.block_size, device, config.max_active_requests + 1)
         self._allocator, self._mixtures = BlockAllocator(blocks), model.mixtures
         cache = PrefixCache if config.prefix_cache else NoPrefixCache
@@ -61,7 +66,10 @@ class Engine:
         limits = StepLimits(max_model_len, policies.max_batch_size, policies.prefill_max_tokens, mixed)
         if self.group is not None:
             self.group.connect(model.ranks, blocks, limits)
-        self._speculation = None if config.speculate is None else Speculation(config.speculate_tokens)
+        drafts = None if draft is None else DraftModel.of(config, draft, pool, limits, policies)
+        self._speculation = None
+        if config.speculate is not None:
+            self._speculation = Speculation(config.speculate_tokens, model=drafts)
         self._scheduler = Scheduler(
             running, self._allocator, self._prefixes, policies, shape.eos_token_ids,
             speculation=self._speculation,

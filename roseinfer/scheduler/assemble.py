@@ -25,22 +25,24 @@ def assemble(
     Batch. `verifies`: the chunks are drafts to verify."""
     if chunks:
         batch = _mixed(running, chunks, decode, verifies=verifies)
-        return replace(batch, changed=changed, copies=copies, settled=settled)
-    lengths = running.length[decode]
+    else:
+        batch = decode_batch(running, decode, running.length[decode])
+    return replace(batch, changed=changed, copies=copies, settled=settled)
+
+
+def decode_batch(running: Running, rows: Ints, lengths: Ints) -> Batch:
+    """Build the batch of a step in which `rows` `[D]` decode, with `lengths` `[D]` tokens."""
     positions = lengths - 1
     return Batch(
-        tokens=np.full(len(decode), UNKNOWN),  # the runner knows them
+        tokens=np.full(len(rows), UNKNOWN),  # the runner knows them
         positions=positions,
-        cache_slots=_slots(running, decode, positions),
+        cache_slots=_slots(running, rows, positions),
         segments=(),
         decode_lengths=lengths,
-        last_rows=np.arange(len(decode)),
-        requests=decode,
+        last_rows=np.arange(len(rows)),
+        requests=rows,
         block_table=running.block_table,
         block_size=running.block_size,
-        changed=changed,
-        copies=copies,
-        settled=settled,
     )
 
 

@@ -159,7 +159,7 @@ class Scheduler:
         running = self._running
         if self.speculation is None or running.prefilling or (len(self._waiting) and not running.full):
             return False
-        return len(self.speculation.draft(running, running.decoding[: self._policies.max_batch_size])) > 0
+        return self.speculation.likely(running, running.decoding[: self._policies.max_batch_size])
 
     def _drafts(self, rows: Ints) -> list[Chunk]:
         """The newest token of each of `rows` `[D]`, and those drafted after it, for which there are blocks;
@@ -167,17 +167,25 @@ class Scheduler:
         running, chunks = self._running, list[Chunk]()
         if self.speculation is None or self._launched > self._processed:
             return chunks
-        for row, draft in zip(rows.tolist(), self.speculation.draft(running, rows), strict=False):
-            length, blocks = int(running.length[row]), int(running.blocks[row])
-            more = -(-(length + len(draft)) // running.block_size) - blocks
-            if 0 < more <= self._allocator.num_free - len(rows):
-                running.block_table[row, blocks : blocks + more] = self._allocator.allocate(more)
-                running.blocks[row] += more
-                self._changed.append(np.array([row]))
-            draft = draft[: running.blocks[row] * running.block_size - length]
+        plan = self.speculation.plan(running, rows)
+        most = [self._room(*each, len(rows)) for each in zip(rows.tolist(), plan, strict=False)]
+        for row, draft in zip(rows.tolist(), self.speculation.draft(running, rows, most), strict=False):
+            length = int(running.length[row])
             running.tokens[row, length : length + len(draft)] = draft
             chunks.append(Chunk(row, length - 1, 1 + len(draft), last=True))
         return chunks if any(chunk.count > 1 for chunk in chunks) else []
+
+    def _room(self, row: int, most: int, spare: int) -> int:
+        """Return for how many drafted tokens of `row`, at most `most`, there are blocks; it gets the blocks
+        that it needs, if `spare` stay free."""
+        running = self._running
+        length, blocks = int(running.length[row]), int(running.blocks[row])
+        more = -(-(length + most) // running.block_size) - blocks
+        if 0 < more <= self._allocator.num_free - spare:
+            running.block_table[row, blocks : blocks + more] = self._allocator.allocate(more)
+            running.blocks[row] += more
+            self._changed.append(np.array([row]))
+        return min(most, int(running.blocks[row]) * running.block_size - length)
 
     def _waited(self) -> float:
         """The longest that a request has waited for its first token, in seconds."""
@@ -356,7 +364,7 @@ class Scheduler:
         return next(row for row in rows if clients[running.request(row).client] == most)
 
     def _preempt(self, row: int) -> None:
-        request = replace(self._running.request(row), tokens=self._running.known_tokens(row))
+        request = replace(self._running.request(row), tokens=self._running.known_tokens(row), seen=0)
         self._waiting.put_back(request)  # first, as a client without requests is forgotten
         self._leave(np.array([row]))
         self.preemptions += 1

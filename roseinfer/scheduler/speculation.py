@@ -1,11 +1,13 @@
 """Speculation: tokens that a request is likely to generate next are drafted, and verified in one step
-(Leviathan et al., 2023). Drafts come from the request's own tokens (prompt lookup; Saxena, 2023)."""
+(Leviathan et al., 2023). Drafts come from the request's own tokens (prompt lookup; Saxena, 2023), or from a
+small model."""
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable
 from statistics import median
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +26,9 @@ MOST_ROWS = 64
 RECENT, FEWEST = 16, 3
 #: Share of the time of plain steps that drafts may lose, and bounds of what they have gained, in plain steps.
 SHARE, LEAST, MOST = 0.02, -4.0, 8.0
+#: Tokens that a draft model has not seen of a request whose drafts were all accepted: the last of them, and
+#: the newest. What it costs to see more, as of prompts, may be repaid later: the most plain steps lent.
+UNSEEN, LENT = 2, 16.0
 #: Weight of the newest step in estimates, and how far they drift with a plain step.
 WEIGHT, DRIFT = 0.2, 0.01
 
@@ -48,12 +53,22 @@ def lookup(tokens: NDArray[np.int32], most: int) -> tuple[NDArray[np.int32], int
 Drafter = Callable[[NDArray[np.int32], int], tuple[NDArray[np.int32], int]]
 
 
+class ModelDrafts(Protocol):
+    """Drafts by a small model. `caught_up_s`: how long it took for that to see more than UNSEEN tokens."""
+
+    caught_up_s: float
+
+    def draft(self, running: Running, rows: Ints, most: list[int]) -> list[NDArray[np.int32]]:
+        """Draft up to `most` tokens for each of `rows` `[D]`, which have blocks for them."""
+
+
 class Account:
     """Finds whether drafts pay, by the measured durations of steps and the share of tokens accepted.
 
     A step with drafts gains what plain steps take for its tokens, less what it took. Plain steps add a SHARE
     of their time. What drafts lose where they do not pay is bounded by that share: without a gain there are
-    none. Estimates drift back towards the best with every plain step, so that drafts are tried again.
+    none. What a draft model takes to see prompts is lent, and repaid by what is gained. Estimates drift back
+    towards the best with every plain step, so that drafts are tried again.
     """
 
     def __init__(self) -> None:
@@ -61,7 +76,7 @@ class Account:
         #: By requests, how many plain steps a step with drafts takes; and the share of tokens accepted.
         self._cost: dict[int, float] = defaultdict(lambda: 1.0)
         self._accepted = 1.0
-        self._gained = 0.0
+        self._gained = self._lent = 0.0
 
     def allows(self, requests: int) -> bool:
         """Return whether a step of so many requests may have drafts."""
@@ -70,6 +85,14 @@ class Account:
     def pays(self, requests: int, drafted: int) -> bool:
         """Return whether a step of so many requests is likely to gain by so many drafted tokens."""
         return drafted * self._accepted > (self._cost[requests] - 1) * requests
+
+    def lends(self, requests: int) -> bool:
+        """Return whether a step of so many requests, which may have drafts, may see prompts for them."""
+        return self._lent < LENT * (self._plain_s(requests) or 0.0)
+
+    def lend(self, seconds: float) -> None:
+        """Count what a draft model took to see prompts, which no step counts."""
+        self._lent += seconds
 
     def plain(self, requests: int, seconds: float) -> None:
         """Count a step without drafts, launched as early as without speculation."""
@@ -93,7 +116,10 @@ class Account:
         self._accepted += WEIGHT * (share - self._accepted)
 
     def _add(self, gain: float, plain_s: float) -> None:
-        self._gained = min(max(self._gained + gain, LEAST * plain_s), MOST * plain_s)
+        gained = self._gained + gain
+        repaid = min(max(gained, 0.0), self._lent)
+        self._lent -= repaid
+        self._gained = min(max(gained - repaid, LEAST * plain_s), MOST * plain_s)
 
     def _plain_s(self, requests: int) -> float | None:
         """Duration of a plain step of so many requests, or of the most fewer ones that are known; None:
@@ -103,14 +129,15 @@ class Account:
 
 
 class Speculation:
-    """Drafts at most `most` tokens for a request in a step, where that pays (see Account).
+    """Drafts at most `most` tokens for a request in a step, where that pays (see Account): those of `model`,
+    if there is one.
 
     A request drafts twice as many as before, and one, once all of them were accepted, and about half as many
-    where they were not; none at last, but after a repetition of LONGEST tokens.
+    where they were not; at last one by a model, or else none, but after a repetition of LONGEST tokens.
     """
 
-    def __init__(self, most: int, drafts: Drafter = lookup) -> None:
-        self._most, self._drafts_of, self._account = most, drafts, Account()
+    def __init__(self, most: int, drafts: Drafter = lookup, model: ModelDrafts | None = None) -> None:
+        self._most, self._drafts_of, self._model, self._account = most, drafts, model, Account()
         self._drafts = self._drafted = 0
         self._accepted = np.zeros(most, dtype=np.int64)
 
@@ -119,24 +146,41 @@ class Speculation:
         """Counts of drafted and accepted tokens since the start."""
         return DraftCounts(self._drafts, self._drafted, tuple(self._accepted.tolist()))
 
-    def draft(self, running: Running, rows: Ints) -> list[NDArray[np.int32]]:
-        """Tokens drafted for each of `rows` `[D]`; empty if that does not pay. A token that is UNKNOWN yet is
-        the first to be drafted."""
+    def plan(self, running: Running, rows: Ints) -> list[int]:
+        """How many tokens to draft for each of `rows` `[D]` at most; empty if that does not pay."""
         count = len(rows)
         room = MOST_ROWS // count - 1 if count else 0
         if room < 1 or not self._account.allows(count):
             return []
-        drafts = [self._of(running, row, room) for row in rows.tolist()]
-        return drafts if self._account.pays(count, sum(map(len, drafts))) else []
+        left = (running.last_stop[rows] - running.length[rows] - 1).tolist()
+        depths = [self._depth(running.request(row)) or 1 for row in rows.tolist()]
+        most = [max(0, min(depth, room, each)) for depth, each in zip(depths, left, strict=True)]
+        if self._model is not None and not self._account.lends(count):
+            unseen = [int(running.length[row]) - running.request(row).seen for row in rows.tolist()]
+            most = [each * (rest <= UNSEEN) for each, rest in zip(most, unseen, strict=True)]
+        return most if self._account.pays(count, sum(most)) else []
 
-    def _of(self, running: Running, row: int, room: int) -> NDArray[np.int32]:
-        depth, length = self._depth(running.request(row)), int(running.length[row])
+    def draft(self, running: Running, rows: Ints, most: list[int]) -> list[NDArray[np.int32]]:
+        """Tokens drafted for each of `rows` `[D]`, at most `most`; empty if that does not pay. Where a token
+        is UNKNOWN yet, it is the first to be drafted."""
+        if not any(most):
+            return []
+        if self._model is not None:
+            drafts = self._model.draft(running, rows, most)
+        else:
+            drafts = [self._look_up(running, *each) for each in zip(rows.tolist(), most, strict=True)]
+        return drafts if self._account.pays(len(rows), sum(map(len, drafts))) else []
+
+    def likely(self, running: Running, rows: Ints) -> bool:
+        """Return whether tokens are likely to be drafted for `rows` `[D]`, whose newest may be UNKNOWN."""
+        most = self.plan(running, rows)
+        return any(most) and (self._model is not None or len(self.draft(running, rows, most)) > 0)
+
+    def _look_up(self, running: Running, row: int, most: int) -> NDArray[np.int32]:
+        length = int(running.length[row])
         tokens = running.tokens[row, : length - int(running.tokens[row, length - 1] == UNKNOWN)]
-        most = min(depth or 1, room, int(running.last_stop[row]) - length - 1)
-        if most < 1:
-            return tokens[:0]
         drafts, agreeing = self._drafts_of(tokens, most)
-        return drafts if depth or agreeing == LONGEST else drafts[:0]
+        return drafts if agreeing == LONGEST or running.request(row).depth != 0 else drafts[:0]
 
     def _depth(self, request: Request) -> int:
         return (self._most + 1) // 2 if request.depth is None else request.depth
@@ -149,6 +193,7 @@ class Speculation:
         self._drafted += drafted
         self._accepted[:accepted] += 1
         self._account.accepted(accepted / drafted)
+        request.seen += min(accepted, drafted - 1)  # a model computes all but the last
         depth = self._depth(request)
         more, fewer = max(depth, 2 * drafted + 1), max(accepted, depth // 2)
         request.depth = min(self._most, more if accepted == drafted else fewer)
@@ -156,6 +201,10 @@ class Speculation:
     def ended(self, batch: Batch, tokens: int, seconds: float, *, awaited: bool) -> None:
         """A step has yielded `tokens` in `seconds`. `awaited`: it was launched late, so that it could have
         drafts."""
+        if self._model is not None:
+            self._account.lend(self._model.caught_up_s)
+            seconds -= self._model.caught_up_s
+            self._model.caught_up_s = 0.0
         if batch.verifying or (awaited and not batch.segments):
             requests = batch.verifying or len(batch.requests)
             self._account.drafted(requests, tokens, seconds, verified=batch.verifying > 0)

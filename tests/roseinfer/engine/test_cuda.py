@@ -32,7 +32,7 @@ from roseinfer.attention import prefill_backends
 from roseinfer.attention.cuda_paged import CudaPagedAttention, Decodes
 from roseinfer.batch import Batch, Ints
 from roseinfer.config import EngineConfig
-from roseinfer.engine import choose, core, cuda, graphs
+from roseinfer.engine import choose, core, cuda, drafts, graphs
 from roseinfer.engine.core import Engine
 from roseinfer.engine.cuda import CudaRunner
 from roseinfer.engine.graphs import Captured, MixedSteps
@@ -193,8 +193,9 @@ def engine_of(no_gpu: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., En
             prefill_max_tokens=12, overlap_schedule=True, threads=1, tensor_parallel_size=ranks, **settings,
         )  # fmt: skip
         with monkeypatch.context() as patch:
-            patch.setattr(core, "load_model", load or (lambda config: fused(folder, settings)))
-            patch.setattr(core, "choose_runner", choose_runner)
+            for module in (core, drafts):
+                patch.setattr(module, "load_model", load or (lambda config: fused(folder, settings)))
+                patch.setattr(module, "choose_runner", choose_runner)
             return Engine(config)
 
     return make
@@ -222,7 +223,9 @@ def plain_answers(folder: Path) -> list[list[int]]:
     return expected
 
 
-def choose_runner(config: Any, model: Any, pool: Any, dtype: Any, limits: Any, group: Any) -> choose.Chosen:
+def choose_runner(
+    config: Any, model: Any, pool: Any, dtype: Any, limits: Any, group: Any = None
+) -> choose.Chosen:
     """Stands for the function of this name, which takes this runner on a GPU alone."""
     return choose.Chosen(runner(model, pool, config, limits, group), RunnerInfo("triton", "triton"))
 
@@ -305,8 +308,20 @@ def test_drafts_are_verified(engine_of, folder, tmp_path, monkeypatch, fused_ker
     expected = generate(Engine(config_of(path, cpu_kernels=False, threads=1, kv_tokens=512)), requests)
     engine = engine_of(path, {"mixed_steps": False, "speculate": "ngram", "speculate_tokens": 2})
     assert generate(engine, requests) == expected
-    drafts = engine.drafts
-    assert 0 < drafts.accepted_tokens < drafts.tokens
+    assert 0 < engine.drafts.accepted_tokens < engine.drafts.tokens
+
+
+def test_a_model_drafts_in_graphs(engine_of, folder, monkeypatch):
+    """What it drafts for itself is right; of prompts, of one token and of two unseen ones, by numbers that
+    differ."""
+    monkeypatch.setattr(Account, "allows", lambda self, requests: True)
+    monkeypatch.setattr(Account, "lends", lambda self, requests: True)
+    monkeypatch.setattr(Account, "pays", lambda self, requests, drafted: drafted > 0)
+    requests = [([5, 6, 7, index], SamplingParams(8 + index, ignore_eos=True)) for index in (1, 2, 4)]
+    expected = generate(Engine(config_of(folder, cpu_kernels=False, threads=1, kv_tokens=512)), requests)
+    engine = engine_of(folder, {"mixed_steps": False, "speculate": str(folder), "speculate_tokens": 2})
+    assert generate(engine, requests) == expected
+    assert engine.drafts.accepted_tokens == engine.drafts.tokens > 10
 
 
 class Meeting:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -11,17 +13,19 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
+from roseinfer.config import ConfigError
 from roseinfer.engine.core import Engine
 from roseinfer.llm import LLM
 from roseinfer.request.params import SamplingParams
 from roseinfer.scheduler.speculation import Account
-from tests.roseinfer.conftest import config_of, generate, make_gpt2, on_models, reference_logits
+from tests.roseinfer.conftest import config_of, generate, make_gpt2, on_models, reference_logits, traffic
 
 pytestmark = pytest.mark.slow
 
 
-def requests(count: int = 10) -> list[tuple[list[int], SamplingParams]]:
-    """Prompts that repeat themselves, and answers of three tokens, in which some repetitions go on."""
+def requests(biased: int = 1, count: int = 10) -> list[tuple[list[int], SamplingParams]]:
+    """Prompts that repeat themselves, and answers, every `biased`-th of three tokens, in which some
+    repetitions go on."""
     rng = np.random.default_rng(3)
     each = []
     for index in range(count):
@@ -30,14 +34,23 @@ def requests(count: int = 10) -> list[tuple[list[int], SamplingParams]]:
         params = SamplingParams(
             int(rng.integers(1, 40)), min_tokens=index % 2, temperature=(0, 0, 0.8)[index % 3], seed=index,
             repetition_penalty=(1, 1, 1.2)[index % 3], logprobs=(None, 2)[index % 2],
-            logit_bias=tuple((token, 60.0) for token in likely),
+            logit_bias=tuple((token, 60.0) for token in likely if index % biased == 0),
             stop_token_ids=(likely[0],) if index % 4 == 3 else (),
         )  # fmt: skip
         each.append((prompt, params))
     return each
 
 
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drafts whether they pay or not."""
+    monkeypatch.setattr(Account, "allows", lambda self, requests: True)
+    monkeypatch.setattr(Account, "lends", lambda self, requests: True)
+    monkeypatch.setattr(Account, "pays", lambda self, requests, drafted: drafted > 0)
+
+
 @on_models(["llama"])
+@pytest.mark.parametrize("by_model", [False, True])
 @pytest.mark.parametrize(
     "settings",
     [
@@ -49,13 +62,13 @@ def requests(count: int = 10) -> list[tuple[list[int], SamplingParams]]:
     ids=lambda settings: "+".join(settings) or "usual",
 )
 def test_answers_are_those_without(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+    folder: Path, always: None, settings: dict[str, Any], by_model: bool
 ) -> None:
-    monkeypatch.setattr(Account, "allows", lambda self, requests: True)
-    monkeypatch.setattr(Account, "pays", lambda self, requests, drafted: drafted > 0)
-    expected = generate(Engine(config_of(folder)), requests())
-    engine = Engine(config_of(folder, speculate="ngram", **settings))
-    answers = generate(engine, requests(), interval=1)
+    """Also drafts of the model itself are wrong at times: it does not know what a request adds to logits."""
+    every, source = (requests(biased=3), str(folder)) if by_model else (requests(), "ngram")
+    expected = generate(Engine(config_of(folder)), every)
+    engine = Engine(config_of(folder, speculate=source, **settings))
+    answers = generate(engine, every, interval=1)
     assert [answer.tokens for answer in answers] == [answer.tokens for answer in expected]
     for answer, other in zip(answers, expected, strict=True):
         assert len(answer.logprobs) == len(other.logprobs)
@@ -65,13 +78,60 @@ def test_answers_are_those_without(
     assert (engine.preemptions > 0) == ("kv_tokens" in settings)
 
 
-def test_sampled_tokens_have_the_distribution_of_the_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@on_models(["llama"])
+def test_a_model_is_right_about_itself(
+    folder: Path, always: None, model_folder: Callable[[str], Path]
 ) -> None:
+    """Whatever happens to requests: preemption, aborts, chunks, cached prompts. Another one is wrong."""
+    every = traffic(5, 14, [0, 16, 33], [1, 9, 30], max_tokens=[2, 9, 25])
+    expected = generate(Engine(config_of(folder)), every)
+    settings: dict[str, Any] = {
+        "kv_tokens": 160, "block_size": 4, "max_model_len": 100, "chunked_prefill_size": 24,
+    }  # fmt: skip
+    counts = []
+    for draft in (folder, model_folder("gpt2")):
+        engine = Engine(config_of(folder, speculate=str(draft), **settings))
+        for id, (prompt, params) in enumerate(every):
+            engine.add(id, np.array(prompt, np.int32), params)
+        answers, gone = [list[int]() for _ in every], {3: 1, 6: 4, 7: 5}
+        while (step := engine.step()) is not None:
+            for id, token in zip(step.ids.tolist(), step.tokens.tolist(), strict=True):
+                answers[id].append(token)
+            for id, least in gone.items():
+                if len(answers[id]) >= least:
+                    engine.discard(id)
+        engine.check_idle()
+        for id, answer in enumerate(answers):
+            assert answer == expected[id].tokens[: len(answer)]
+            assert id in gone or len(answer) == len(expected[id].tokens)
+        assert engine.preemptions and engine.cached_tokens and engine.drafts is not None
+        counts.append(engine.drafts)
+    assert counts[0].accepted_tokens == counts[0].tokens > 50
+    assert sum(counts[0].accepted) == counts[0].tokens and counts[0].accepted[0] == counts[0].drafts
+    assert counts[1].accepted_tokens < 0.1 * counts[1].tokens
+
+
+@pytest.mark.parametrize(
+    ("draft", "says"),
+    [("qwen3_5", "states"), ("gpt2", "1024, its positions"), ("other", "203 tokens and the model 5003")],
+)
+def test_what_cannot_draft_is_refused(
+    tmp_path: Path, model_folder: Callable[[str], Path], draft: str, says: str
+) -> None:
+    raw = json.loads((model_folder("llama") / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(raw | {"max_position_embeddings": 2048}))
+    (tmp_path / "model.safetensors").symlink_to(model_folder("llama") / "model.safetensors")
+    if draft == "other":
+        model = make_gpt2(tmp_path / "other", layers=1, width=32, heads=2, vocab=203)
+    else:
+        model = model_folder(draft)
+    with pytest.raises(ConfigError, match=says):
+        Engine(config_of(tmp_path, speculate=str(model)))
+
+
+def test_sampled_tokens_have_the_distribution_of_the_model(tmp_path: Path, always: None) -> None:
     """The first three tokens of many answers to a prompt in which any three of four likely tokens come, so
     that each answer drafts; by transformers' logits, and the same as without speculation."""
-    monkeypatch.setattr(Account, "allows", lambda self, requests: True)
-    monkeypatch.setattr(Account, "pays", lambda self, requests, drafted: drafted > 0)
     folder = make_gpt2(tmp_path, layers=1, width=32, heads=2, vocab=203)
     likely, count, bias = (5, 6, 7, 8), 1000, 25.0
     prompt = [token for three in product(likely, repeat=3) for token in three]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Literal
 from zlib import crc32
 
 import numpy as np
 from hypothesis import strategies as st
 
 from roseinfer.batch import Batch, Ints
+from roseinfer.engine.drafts import DraftModel
 from roseinfer.engine.loop import Loop
 from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch
@@ -125,6 +127,27 @@ class CacheModel(Runner):
         assert {segment.request for segment in batch.segments} <= set(batch.changed.tolist())
 
 
+class DraftCache(CacheModel):
+    """A draft model and its cache, which must have the tokens of each request that it answers. A third of its
+    answers are wrong."""
+
+    def launch(self, batch: Batch, sampling: SamplingBatch) -> Pending:
+        self._in_flight.append((batch, batch.block_table.copy(), {}))
+        return Done(self, batch)
+
+    def compute(self, batch: Batch) -> Ints:
+        drafted, running = super().compute(batch), self._running
+        positions = batch.positions[batch.last_rows]
+        for row, position in zip(batch.requests.tolist(), positions.tolist(), strict=True):
+            count = min(position + 1, int(running.length[row]))
+            cached = self._cache[running.block_table[row]].reshape(-1)[:count]
+            assert (cached == running.tokens[row, :count]).all(), "the cache has other tokens"
+        drafted[positions % 3 == 0] += 1
+        drafted %= VOCAB
+        self._last[batch.requests] = -1 if batch.verifying else drafted  # several of a row: any may stay
+        return drafted
+
+
 @dataclass(frozen=True)
 class Job:
     """A prompt is the beginning of one of few documents, and then its rest; times count steps."""
@@ -186,7 +209,7 @@ class Setup:
     policies: Policies
     prefix_cache: bool
     overlap: bool
-    speculates: bool = False
+    speculates: Literal["", "ngram", "model"] = ""
 
 
 def known(token: float) -> StepCosts:
@@ -219,8 +242,9 @@ POLICIES = st.builds(
     client_batch_size=st.none() | st.integers(1, 3),
 )
 SETUPS = st.builds(
-    Setup, st.integers(11, 40), st.integers(1, 8), POLICIES, st.booleans(), st.booleans(), st.booleans()
-)
+    Setup, st.integers(11, 40), st.integers(1, 8), POLICIES, st.booleans(), st.booleans(),
+    st.sampled_from(["", "ngram", "model"]),
+)  # fmt: skip
 
 
 def guess(tokens: np.ndarray, most: int) -> tuple[np.ndarray, int]:
@@ -252,9 +276,12 @@ def serve(setup: Setup, jobs: list[Job]) -> Outcome:
     running, allocator = Running(setup.rows, CONTEXT, BLOCK), BlockAllocator(setup.num_blocks)
     cache = (PrefixCache if setup.prefix_cache else NoPrefixCache)(allocator, BLOCK)
     ticks = iter(range(1, 1 << 40))
+    cache_of_drafts = DraftCache(setup.num_blocks, running, setup.policies)
+    drafts = DraftModel(cache_of_drafts, setup.policies, clock=lambda: float(next(ticks)))
+    speculation = Speculation(7, guess, drafts if setup.speculates == "model" else None)
     scheduler = Scheduler(
         running, allocator, cache, setup.policies, (EOS,), clock=lambda: float(next(ticks)),
-        speculation=Speculation(7, guess) if setup.speculates else None,
+        speculation=speculation if setup.speculates else None,
     )  # fmt: skip
     model = CacheModel(setup.num_blocks, running, setup.policies)
     loop = Loop(scheduler, running, model, overlap=setup.overlap, clock=lambda: float(next(ticks)))

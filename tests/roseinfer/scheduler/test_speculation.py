@@ -13,6 +13,7 @@ from roseinfer.scheduler.running import Running
 from roseinfer.scheduler.speculation import (
     FEWEST,
     LEAST,
+    LENT,
     LONGEST,
     MOST,
     MOST_ROWS,
@@ -55,6 +56,12 @@ def rows_of(prompts: list[list[int]], max_tokens: int = 50) -> Running:
     return running
 
 
+def drafts_of(speculation: Speculation, running: Running, count: int = 1) -> list[np.ndarray]:
+    """What is drafted for the first `count` rows."""
+    rows = np.arange(count)
+    return speculation.draft(running, rows, speculation.plan(running, rows))
+
+
 def paying(most: int = 7) -> Speculation:
     speculation = Speculation(most)
     for _ in range(FEWEST):
@@ -69,20 +76,20 @@ def test_a_request_drafts_more_while_its_drafts_are_accepted():
     running, speculation = rows_of([CYCLE]), paying()
     request, sizes = running.request(0), []
     for accepted in (9, 9, 3, 0, 0, 0):
-        (draft,) = speculation.draft(running, np.array([0]))
+        (draft,) = drafts_of(speculation, running)
         sizes.append(len(draft))
         speculation.verified(request, len(draft), min(accepted, len(draft)))
     assert sizes == [4, 7, 7, 3, 1, 1]
     assert speculation.counts.drafts == 6 and speculation.counts.tokens == sum(sizes)
     assert speculation.counts.accepted == (3, 3, 3, 2, 1, 1, 1)
     running.length[0] = SHORTEST + 4  # a shorter repetition than one that is tried all the same
-    assert not speculation.draft(running, np.array([0]))
+    assert not drafts_of(speculation, running)
 
 
 def test_drafts_end_where_the_answer_must():
     for left, drafted in ((1, 0), (2, 1), (3, 2)):
         running = rows_of([CYCLE], max_tokens=1 + left)
-        drafts = paying().draft(running, np.array([0]))
+        drafts = drafts_of(paying(), running)
         assert sum(map(len, drafts)) == drafted
 
 
@@ -91,7 +98,7 @@ def test_a_step_has_few_rows(requests, drafted):
     running, speculation = rows_of([CYCLE] * requests), paying()
     for row in range(requests):
         running.request(row).depth = 7
-    drafts = speculation.draft(running, np.arange(requests))
+    drafts = drafts_of(speculation, running, requests)
     assert [len(draft) for draft in drafts] == [drafted] * (requests if drafted else 0)
     assert sum(1 + len(draft) for draft in drafts) <= MOST_ROWS
 
@@ -117,6 +124,22 @@ def test_drafts_lose_little_where_they_do_not_pay(steps):
             account.plain(2, 1.0)
             plain += 1
     assert lost <= SHARE * plain + 2
+
+
+def test_prompts_for_a_draft_model_are_lent_and_repaid():
+    account = Account()
+    for _ in range(FEWEST):
+        account.plain(2, 1.0)
+    account.lend(LENT + 1)
+    account.drafted(2, 4, 2.0)
+    assert account.allows(2) and not account.lends(2)
+    for gained in (4, 8, 12):
+        account.drafted(2, 16, 4.0)
+        assert account._lent == pytest.approx(LENT + 1 - SHARE * FEWEST - gained)
+    assert account.lends(2)
+    for _ in range(3):
+        account.drafted(2, 16, 4.0)
+    assert account._lent == 0 < account._gained
 
 
 def test_what_was_gained_or_lost_is_soon_forgotten():
