@@ -2,23 +2,19 @@
 
     python -m benchmarks.llama WHAT MODEL …
 
-WHAT is `steps` (each step and its lower bound), `kernels` (kernels that the steps run), `sampling` (steps
-with each kind of sampling), `batch` (an offline batch by kind of step), `parts` (kernels of a layer one by
-one), `plans` (skinny GEMMs in every tiling), `loop` (a closed loop) or `experts` (mixtures of experts). MODEL
-is a shape, such as random:qwen3-8b.
+WHAT is `steps` (each step and its lower bound), `kernels` (kernels that the steps run), `parts` (kernels of a
+layer one by one), `plans` (skinny GEMMs in every tiling) or `experts` (mixtures of experts). MODEL is a
+shape, such as random:qwen3-8b.
 """
 
 from __future__ import annotations
 
 import argparse
 
-from benchmarks.llama import batch, experts, kernels, loop, parts, plans, sampling, steps
+from benchmarks.llama import experts, kernels, parts, plans, steps
 from benchmarks.models import llama_name
 
-MEASUREMENTS = {
-    "steps": steps, "kernels": kernels, "sampling": sampling, "batch": batch, "parts": parts, "plans": plans,
-    "loop": loop, "experts": experts,
-}  # fmt: skip
+MEASUREMENTS = {"steps": steps, "kernels": kernels, "parts": parts, "plans": plans, "experts": experts}
 
 
 def main() -> None:

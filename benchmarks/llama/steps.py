@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import msgspec
 import numpy as np
 import torch
 import yaml
@@ -33,8 +32,6 @@ from roseinfer.models import config as configs
 from roseinfer.models.weights import DrawnWeights
 from roseinfer.request.params import SamplingParams
 from rosemodels import llama
-
-GREEDY = SamplingParams(max_tokens=1, ignore_eos=True)
 
 
 def seconds(run: Callable[[], object]) -> float:
@@ -79,9 +76,8 @@ def engine_of(
     options: Sequence[str] = (),
 ) -> Engine:
     """An engine of a named shape in bfloat16, with random weights, which several ranks read from the disk."""
-    settings: dict[str, Any] = {"prefix_cache": False, "device": "cuda", "dtype": "bf16"} | settings_of(
-        options
-    )
+    settings: dict[str, Any] = {"prefix_cache": False, "device": "cuda", "dtype": "bf16"}
+    settings |= settings_of(options)
     shape = llama_shape(name)
     raw = llama.config(shape)
     parsed = configs.parse(raw)
@@ -102,8 +98,8 @@ def engine_of(
         return Engine(config)
 
 
-def add(engine: Engine, count: int, length: int, tokens: int, how: SamplingParams = GREEDY) -> None:
-    rng, params = np.random.default_rng(0), msgspec.structs.replace(how, max_tokens=tokens)
+def add(engine: Engine, count: int, length: int, tokens: int) -> None:
+    rng, params = np.random.default_rng(0), SamplingParams(max_tokens=tokens, ignore_eos=True)
     for index in range(count):
         engine.add(index, rng.integers(0, 50_000, length, dtype=np.int32), params)
 
@@ -113,11 +109,9 @@ def run(engine: Engine) -> None:
         engine.step()
 
 
-def decode_step(
-    engine: Engine, count: int, context: int, steps: int = 30, how: SamplingParams = GREEDY
-) -> float:
+def decode_step(engine: Engine, count: int, context: int, steps: int = 30) -> float:
     """Seconds of a decode step of `count` requests, once the last of them has been prefilled."""
-    add(engine, count, context, steps + 200, how)
+    add(engine, count, context, steps + 200)
     while engine.num_waiting or engine._loop._running.prefilling:
         engine.step()
     for _ in range(3):
