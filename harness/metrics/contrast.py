@@ -97,9 +97,9 @@ class Contrast:
 
     def repeats_for(self, effect: float) -> int | None:
         """Return the repeats of each that would find a difference of so much; None: unknown, or too many."""
-        if self.spread is None:
+        if (spread := self.spread) is None:
             return None
-        return repeats_to_find(effect, self.spread, self.repeats, self.level, paired=self.paired)
+        return repeats_to_find(effect, spread, self.repeats, self.level, paired=self.paired)
 
     @property
     def repeats_to_find(self) -> dict[str, int | None]:

@@ -122,7 +122,8 @@ class RequestTimes:
     def __getattr__(self, name: str) -> Floats:
         for column in (f"t_{name}", name):
             if column in self.requests:
-                return self.requests[column].to_numpy(np.float64)
+                values = self.__dict__[name] = self.requests[column].to_numpy(np.float64)
+                return values
         raise AttributeError(f"the table of requests has neither a column t_{name} nor {name}")
 
     @cached_property
@@ -192,3 +193,9 @@ def prompt_tokens(requests: pd.DataFrame) -> Floats:
 def succeeded(requests: pd.DataFrame) -> npt.NDArray[np.bool_]:
     """Return (n,) which requests are successes: those without an error kind."""
     return requests["error"].isna().to_numpy(dtype=bool)
+
+
+def successes(requests: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the successes: the table itself where nothing failed, which is not copied."""
+    good = succeeded(requests)
+    return requests if good.all() else requests[good]

@@ -19,7 +19,7 @@ from harness.metrics.definitions import (
     pool_gaps,
     request_keys,
     request_metrics,
-    succeeded,
+    successes,
     values_of,
 )
 from harness.metrics.percentiles import Ordered
@@ -186,7 +186,7 @@ class Group:
     @cached_property
     def good(self) -> pd.DataFrame:
         """The rows of the successes."""
-        return self.requests[succeeded(self.requests)]
+        return successes(self.requests)
 
     @property
     def first_chunks(self) -> npt.NDArray[np.int64]:
@@ -275,10 +275,10 @@ def _as_sent(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _group(rows: pd.DataFrame, gaps: Gaps, cell: pd.DataFrame | None = None) -> Group:
     """Return the group of one repeat's requests; `cell` is the whole repeat, where `rows` may be none."""
-    impossible = _impossible(rows)
+    impossible = _impossible(successes(rows))
     if impossible > MOST_IMPOSSIBLE:
         rows = rows.assign(queue_wait_ms=np.nan, prefill_ms=np.nan)
-    good = rows[succeeded(rows)]
+    good = successes(rows)
     first = (rows if cell is None else cell).iloc[0]
     group_gaps = gaps.of(request_keys(good))
     return Group(
@@ -294,9 +294,8 @@ def _group(rows: pd.DataFrame, gaps: Gaps, cell: pd.DataFrame | None = None) -> 
     )
 
 
-def _impossible(rows: pd.DataFrame) -> float:
+def _impossible(good: pd.DataFrame) -> float:
     """Return the share of answers of which a part of TTFT, as the engine times it, is longer than TTFT."""
-    good = rows[succeeded(rows)]
     names = [name for name in ENGINE_TIMES if name in good]
     if good.empty or not names:
         return 0.0

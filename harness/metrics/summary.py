@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from harness.metrics.definitions import prompt_tokens, succeeded
+from harness.metrics.definitions import prompt_tokens, successes
 from harness.metrics.estimates import Estimates, Point, distribution, measure, of_metric
 from harness.metrics.intervals import CONFIDENCE, Measurement, own_interval
 from harness.metrics.notices import (
@@ -141,7 +141,7 @@ def prefix_hits(
 def _hits(cell: pd.DataFrame, counted: Mapping[int, PrefixCount], caching: Collection[str]) -> PrefixHits:
     first, load = cell.iloc[0], load_of(cell)
     sent = cell["reusable_tokens"].notna()
-    good = cell[succeeded(cell)]
+    good = successes(cell)
     sent_tokens = int(cell["input_tokens"][sent].sum())
     reported, source, excess = None, UNKNOWN, 0.0
     count = counted.get(int(first["cell"]))

@@ -262,20 +262,19 @@ def _too_busy(requests: pd.DataFrame, load: Load, calibration: Calibration | Non
     seconds = duration_s(requests)
     if calibration is None or not seconds:
         return []
-    of_each = requests.groupby("client")["chunks"].agg(["sum", "size"])
-    busiest, together, clients = of_each.max() / seconds, of_each.sum() / seconds, len(of_each)
-    ceiling = calibration.ceiling(clients)
+    clients, sender = np.unique(requests["client"], return_inverse=True)
+    ceiling, chunks = calibration.ceiling(len(clients)), requests["chunks"].to_numpy(np.float64)
     facts = []
-    for unit, column, most in (
-        ("chunks", "sum", ceiling.chunks_per_s),
-        ("requests", "size", ceiling.requests_per_s),
+    for unit, of_each, most in (
+        ("chunks", np.bincount(sender, chunks), ceiling.chunks_per_s),
+        ("requests", np.bincount(sender), ceiling.requests_per_s),
     ):
-        limit = CEILING_SHARE * most
-        if busiest[column] > limit:
-            needed = max(clients + 1, _processes(together[column] / limit, load))
+        limit, busiest = CEILING_SHARE * most, float(of_each.max() / seconds)
+        if busiest > limit:
+            needed = max(len(clients) + 1, _processes(of_each.sum() / seconds / limit, load))
             values: dict[str, Value] = {
                 "unit": unit,
-                "per_s": float(busiest[column]),
+                "per_s": busiest,
                 "ceiling_per_s": float(most),
                 "clients": needed,
             }
