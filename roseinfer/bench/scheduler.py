@@ -31,7 +31,7 @@ class Outcome:
     replayed: Replayed
     steps: StepTimes
     preemptions: int
-    costs: StepCosts
+    costs: StepCosts | None
     host: float | None = None
 
 
@@ -73,7 +73,8 @@ def simulate(
         raise ConfigError(f"the longest request has {longest} tokens; raise --max-model-len or --kv-tokens")
     timed = TimedRunner(SimulatedRunner(cost, host, clock), clock)
     policies = resolve_policies(config, torch.device("cuda"), LARGE + 1 if cost.shared else 0)
-    policies.costs.know(cost)  # as after a warm-up
+    if policies.costs is not None:
+        policies.costs.know(cost)  # as after a warm-up
     engine = SimulatedEngine(
         config, timed, policies, clock, max_model_len=max_model_len, num_blocks=num_blocks
     )
@@ -128,7 +129,7 @@ def describe(outcome: Outcome, *, online: bool) -> list[str]:
         lines.append(
             f"Host: {outcome.host * 1e6:.0f} us of CPU time a step, the simulation's own part included"
         )
-    if outcome.costs.cost is not None:
+    if outcome.costs is not None and outcome.costs.cost is not None:
         fields = ", ".join(f"{name} {value * 1e6:.4g}" for name, value in asdict(outcome.costs.cost).items())
         lines.append(f"Learned cost, us: {fields}; median error {outcome.costs.error:.1%}")
     if online:

@@ -132,8 +132,8 @@ class Engine:
         return None if self._speculation is None else self._speculation.counts
 
     @property
-    def step_costs(self) -> StepCosts:
-        """The learned cost of steps."""
+    def step_costs(self) -> StepCosts | None:
+        """The learned cost of steps, where they are composed by it."""
         return self._scheduler.costs
 
     def watch(self, watcher: Callable[[Runner], Runner]) -> None:

@@ -100,7 +100,8 @@ class Loop:
         now."""
         ended, pace = self._clock(), self._pace
         taken, self._begun, self.launch_at = ended - self._begun, ended, 0.0
-        self._scheduler.costs.note(batch, taken)
+        if (costs := self._scheduler.costs) is not None:
+            costs.note(batch, taken)
         if pace is None:
             return
         pace.ended(batch, taken)

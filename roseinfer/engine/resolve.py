@@ -93,7 +93,7 @@ def resolve_policies(config: EngineConfig, device: torch.device, weights: int = 
         admission=admissions[config.admission_policy],
         chunking=WholePrompts() if chunk is None else ChunkedPrompts(chunk),
         composition=composition,
-        costs=costs,
+        costs=costs if isinstance(composition, Weighed) else None,
     )
 
 

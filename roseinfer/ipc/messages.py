@@ -146,7 +146,7 @@ class Load(msgspec.Struct, frozen=True, tag=True, array_like=True):
     cached_tokens: int
     expert_skew: float = 0.0
     drafts: DraftCounts | None = None
-    step_cost_error: float = 0.0
+    step_cost_error: float | None = None
 
     @property
     def hit_rate(self) -> float:

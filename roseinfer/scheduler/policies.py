@@ -150,8 +150,8 @@ class TakeAlong:
 @dataclass(frozen=True)
 class Policies:
     """Limits of a step: decoding requests, prompts, and prompt tokens. Then how requests are admitted,
-    prompts chunked and steps composed, what steps cost, and how many requests of one client decode in a step
-    while another client has no more running (None: all)."""
+    prompts chunked and steps composed, what steps cost where they are composed by it, and how many requests
+    of one client decode in a step while another client has no more running (None: all)."""
 
     max_batch_size: int
     prefill_max_batch_size: int
@@ -159,5 +159,5 @@ class Policies:
     admission: Admission = field(default_factory=Fifo)
     chunking: Chunking = field(default_factory=WholePrompts)
     composition: Composition = decode_first
-    costs: StepCosts = field(default_factory=StepCosts)
+    costs: StepCosts | None = None
     client_batch_size: int | None = None

@@ -90,8 +90,8 @@ class Scheduler:
         self.preemptions = 0
 
     @property
-    def costs(self) -> StepCosts:
-        """The learned cost of steps."""
+    def costs(self) -> StepCosts | None:
+        """The learned cost of steps, where they are composed by it."""
         return self._policies.costs
 
     @property

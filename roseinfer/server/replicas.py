@@ -141,8 +141,9 @@ def together(loads: Sequence[Load]) -> Load:
     """Combine the loads of several replicas: sums, and means of shares."""
     names = ("running", "waiting", "preemptions", "prompt_tokens", "cached_tokens")
     sums = {name: sum(getattr(load, name) for load in loads) for name in names}
-    shares = ("kv_usage", "expert_skew", "step_cost_error")
-    usage, skew, error = (fmean(getattr(load, name) for load in loads) for name in shares)
+    usage, skew = (fmean(getattr(load, name) for load in loads) for name in ("kv_usage", "expert_skew"))
+    errors = [load.step_cost_error for load in loads if load.step_cost_error is not None]
+    error = fmean(errors) if errors else None
     drafts = [load.drafts for load in loads if load.drafts is not None]
     counts = DraftCounts.sum(drafts) if drafts else None
     return Load(kv_usage=usage, expert_skew=skew, step_cost_error=error, drafts=counts, **sums)

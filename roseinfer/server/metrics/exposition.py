@@ -34,7 +34,7 @@ _GAUGES = {
     ),
     "step_cost_error": (
         "load.step_cost_error",
-        "Median relative error of the expected durations of the last steps; 0 until there are enough.",
+        "Median relative error of the expected durations of the last steps, if steps are composed by these.",
     ),
     "engine_silent": ("counters.silent", "1 while the engine has work and gives no sign of life."),
     "inflight": ("counters.inflight", "Answers in flight in the front ends."),
@@ -80,7 +80,8 @@ class _Metrics(Collector):
         for name, (attribute, about) in _GAUGES.items():
             gauge = GaugeMetricFamily(f"roseinfer_{name}", about, labels=self._label)
             for replica in self._replicas:
-                gauge.add_metric(replica.labels, attrgetter(attribute)(replica))
+                if (value := attrgetter(attribute)(replica)) is not None:
+                    gauge.add_metric(replica.labels, value)
             yield gauge
         for name, about in {"preemptions": _PREEMPTIONS, **COUNTS}.items():
             counter = CounterMetricFamily(f"roseinfer_{name}", about, labels=self._label)

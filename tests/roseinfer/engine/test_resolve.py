@@ -58,8 +58,10 @@ SMALL, LARGE = 10**9, 16 * 10**9
     ],
 )
 def test_what_shares_a_step(config, device, weights, composition):
-    resolved = resolve_policies(config, device, weights).composition
-    assert resolved is composition or type(resolved) is composition
+    """Steps are noted and their cost is fitted only where it composes steps."""
+    policies = resolve_policies(config, device, weights)
+    assert policies.composition is composition or type(policies.composition) is composition
+    assert (policies.costs is not None) == (composition is Weighed)
 
 
 def test_answers_of_one_client_take_turns_on_a_cpu() -> None:

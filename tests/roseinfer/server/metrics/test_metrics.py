@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from harness.engines.adapters.roseinfer import Roseinfer
-from harness.engines.prometheus import parse_samples
+from harness.engines.prometheus import parse_samples, series_values
 from roseinfer.config import EngineConfig
 from roseinfer.info import DraftCounts, EngineInfo, ModelInfo, RunnerInfo
 from roseinfer.ipc.messages import Load
@@ -90,6 +90,16 @@ def test_drafts_are_counted_as_benchmarks_read_them(replicas: int) -> None:
     assert read is not None
     assert (read.steps, read.tokens_per_step) == (10 * replicas, 2.3)
     assert read.accepted == pytest.approx(13 / 30) and read.by_position == [0.8, 0.4, 0.1]
+
+
+def test_a_cost_that_no_step_is_composed_by_has_no_value() -> None:
+    config = EngineConfig("m")
+    info = EngineInfo(config, Limits(9, 9, 32), ModelInfo("fp32", "fp32", False, "x"), RunnerInfo("a", "b"))
+    for errors, mean in (([None, None], None), ([0.25, 0.75], 0.5)):
+        loads = [Load(0, 0, 0.0, 0, 0, 0, step_cost_error=error) for error in errors]
+        assert together(loads).step_cost_error == mean
+        samples = parse_samples(exposition(Counters.create(1, 2), loads, info).decode())
+        assert series_values(samples, "roseinfer_step_cost_error") == [each for each in errors if each]
 
 
 def test_more_answers_at_once_than_there_is_room_for_at_first() -> None:
