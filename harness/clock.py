@@ -8,15 +8,6 @@ import os
 import time
 from collections.abc import Callable
 
-
-class _Timespec(ctypes.Structure):
-    _fields_ = [("tv_sec", ctypes.c_long), ("tv_nsec", ctypes.c_long)]
-
-
-class _Itimerspec(ctypes.Structure):
-    _fields_ = [("it_interval", _Timespec), ("it_value", _Timespec)]
-
-
 _TFD_TIMER_ABSTIME = 1
 
 
@@ -31,6 +22,7 @@ class Alarm:
         self._loop = loop
         self._ring = ring
         self._libc = ctypes.CDLL(None, use_errno=True)
+        self._spec = (ctypes.c_long * 4)()  # struct itimerspec: no interval, then seconds and nanoseconds
         self._fd = self._libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
         if self._fd < 0:
             raise OSError(ctypes.get_errno(), "timerfd_create failed")
@@ -38,9 +30,8 @@ class Alarm:
 
     def set(self, when: float) -> None:
         """Ring at `when` (seconds of `time.monotonic()`); replaces the time set before."""
-        seconds, nanoseconds = divmod(max(1, round(when * 1e9)), 1_000_000_000)
-        spec = _Itimerspec(_Timespec(0, 0), _Timespec(seconds, nanoseconds))
-        if self._libc.timerfd_settime(self._fd, _TFD_TIMER_ABSTIME, ctypes.byref(spec), None) < 0:
+        self._spec[2:] = divmod(max(1, round(when * 1e9)), 1_000_000_000)
+        if self._libc.timerfd_settime(self._fd, _TFD_TIMER_ABSTIME, self._spec, None) < 0:
             raise OSError(ctypes.get_errno(), "timerfd_settime failed")
 
     def close(self) -> None:

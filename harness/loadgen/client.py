@@ -18,8 +18,8 @@ from harness.loadgen.tls import TlsConnection, trusting
 
 #: Text or a token id in an event; the first chunk of a chat has neither, but its role.
 _TOKEN = re.compile(
-    rb'"(?:text|content|reasoning_content|reasoning|arguments|delta|thinking|partial_json)": ?"[^"]'
-    rb'|"(?:token|output)_ids": ?\[\d'
+    rb'"(?:(?:text|content|reasoning_content|reasoning|arguments|delta|thinking|partial_json)": ?"[^"]'
+    rb'|(?:token|output)_ids": ?\[\d)'
 )
 
 
@@ -27,6 +27,14 @@ def token_times(response: RawResponse) -> Iterator[float]:
     """Yield when the chunks with tokens came, by their bytes: no event is parsed while measuring."""
     for t, data in response.segments:
         yield from (t for event in data.split(b"\n\n") if _TOKEN.search(event))
+
+
+def first_token(response: RawResponse) -> float | None:
+    """Return when the first of them came."""
+    for t, data in response.segments:
+        if _TOKEN.search(data):
+            return t
+    return None
 
 
 class Client:

@@ -25,7 +25,7 @@ from statistics import median
 import msgspec
 import uvloop
 
-from harness.loadgen.client import Client, token_times
+from harness.loadgen.client import Client, first_token
 from harness.loadgen.http import request_bytes, request_head
 from harness.loadgen.live_answers import LiveAnswers
 from harness.loadgen.load_plan import ClientUsage, LoadPlan, RawResponse, WireRequest
@@ -100,8 +100,8 @@ class _Run:
         response.client = self._client_id
         self._over += 1
         self._failed += failed
-        if response.error is None and response.t_sent is not None:
-            self._ttft.append(next(token_times(response), response.t_sent) - response.t_sent)
+        if response.t_sent is not None and response.error is None and (first := first_token(response)):
+            self._ttft.append(first - response.t_sent)
         for index, body in self._live.take(response).items():
             self._requests[index] = self._whole(self._of_answers[index], body)
         if not self._stopped:

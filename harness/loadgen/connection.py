@@ -109,16 +109,17 @@ class Connection(ABC):
             self.fail("disconnected", "the client left")
             return
         self._bytes += len(data) + READ_BYTES
+        end = self._end
         try:
-            self._end.feed(data)
+            end.feed(data)
         except httptools.HttpParserError as error:
             self.fail("protocol", f"not an HTTP response: {error}")
             return
-        if self._end.complete:
+        if end.complete:
             self.response = None
-            self._end.release()
+            end.release()
             response.t_end = at
-            if not self._end.keep_alive:
+            if not end.keep_alive:
                 self.close()
             self._owner.ended(self, response)
         elif self._bytes > self.reserved:

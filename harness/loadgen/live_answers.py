@@ -176,9 +176,10 @@ class LiveAnswers:
 
     def take(self, response: RawResponse) -> Mapping[int, bytes]:
         """Keep an answer that is needed. Returns the bodies of the requests that now have all of theirs."""
-        followers = self._followers.get(response.index, ())
-        if followers:
-            self._answers[response.index] = read_answer(response)
+        followers = self._followers.get(response.index)
+        if followers is None:
+            return {}
+        self._answers[response.index] = read_answer(response)
         return {
             request.index: fill_body(request.body, self._answers)
             for request in followers

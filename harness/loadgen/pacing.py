@@ -77,11 +77,11 @@ class OpenLoop:
         while self._opened < len(due) and due[self._opened][0] <= horizon:
             self._opened += 1
         self._client.open_ahead(min(self._opened + SPARE, len(due)) - self._next, AT_ONCE)
-        wakes = [due[self._next][0]] if self._next < len(due) else []
-        if self._opened < len(due):
-            wakes.append(due[self._opened][0] - ahead_s)
-        if wakes:
-            self._alarm.set(min(wakes))
+        if self._next < len(due):
+            wake = due[self._next][0]
+            if self._opened < len(due):
+                wake = min(wake, due[self._opened][0] - ahead_s)
+            self._alarm.set(wake)
 
 
 class ClosedLoop:
@@ -152,7 +152,7 @@ class Turns:
     def __init__(self, client: Client, requests: Sequence[WireRequest]) -> None:
         self._client = client
         self._session = {r.index: r.session for r in requests if r.session is not None}
-        self._unfinished: Counter[int | None] = Counter(self._session.values())
+        self._unfinished = Counter(self._session.values())
         self._think_s = {r.index: r.think_s for r in requests if r.think_s is not None}
         self._needs = {r.index: set(r.after) for r in requests if r.index in self._think_s}
         self._followers: dict[int, list[int]] = defaultdict(list)
@@ -169,8 +169,9 @@ class Turns:
 
     def begin(self, index: int, t: float) -> None:
         """The first request of a session was due at `t`: schedule those that need no answer either."""
-        for other in self._beside.pop(self._session.get(index), ()):
-            self._schedule(other, t)
+        if self._beside:
+            for other in self._beside.pop(self._session.get(index), ()):
+                self._schedule(other, t)
 
     def follows(self, response: RawResponse) -> bool:
         """Schedule the requests that needed only this response, which has been read, any more.
@@ -184,7 +185,9 @@ class Turns:
             if not self._needs[index]:
                 self._schedule(index, self._ready.pop(index))
         session = self._session.get(response.index)
-        self._unfinished[session] -= session is not None
+        if session is None:
+            return False
+        self._unfinished[session] -= 1
         return self._unfinished[session] > 0
 
     def close(self) -> None:

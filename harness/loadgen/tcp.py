@@ -205,7 +205,7 @@ class ReadySet:
         readers, unread = self._readers, self._unread
         if not unread:
             self.idle_at, self._begun_at = self._begun_at, monotonic()
-            unread = self._epoll.poll(0, max(1, len(readers)))
+            unread = self._epoll.poll(0, len(readers) or 1)
             self.polled_at = monotonic()
         self._unread = unread[_BATCH:]
         for fd, _ in unread[:_BATCH]:
@@ -257,4 +257,4 @@ class ArrivalClock:
             return now
         seconds, nanoseconds = _TIMESPEC.unpack(note)
         arrived: float = seconds + nanoseconds * 1e-9 - self._apart
-        return arrived if max(earliest, self._set_at) <= arrived <= now else now
+        return arrived if earliest <= arrived <= now and self._set_at <= arrived else now
