@@ -30,7 +30,7 @@ class Alarm:
 
     def set(self, when: float) -> None:
         """Ring at `when` (seconds of `time.monotonic()`); replaces the time set before."""
-        self._spec[2:] = divmod(max(1, round(when * 1e9)), 1_000_000_000)
+        self._spec[2], self._spec[3] = divmod(max(1, round(when * 1e9)), 1_000_000_000)
         if self._libc.timerfd_settime(self._fd, _TFD_TIMER_ABSTIME, self._spec, None) < 0:
             raise OSError(ctypes.get_errno(), "timerfd_settime failed")
 

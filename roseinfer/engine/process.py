@@ -245,7 +245,7 @@ def _load(engine: Engine) -> Load:
     return Load(
         engine.num_running, engine.num_waiting, engine.kv_usage, engine.preemptions,
         engine.prompt_tokens, engine.cached_tokens, engine.expert_skew, engine.drafts,
-        engine.step_costs and engine.step_costs.error,
+        None if engine.step_costs is None else engine.step_costs.error,
     )  # fmt: skip
 
 
