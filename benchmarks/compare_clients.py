@@ -161,27 +161,28 @@ class Row:
     itl_error: dict[int, tuple[float, float]]
 
 
-def measure(name: str, timed: Sequence[int]) -> Row:
-    """Everything about one client."""
+def measure(name: str, timed: Sequence[int], *, rates: bool) -> Row:
+    """Everything about one client; its rates are 0 where they are not wanted."""
     client, levels = CLIENTS[name]
 
     def best(tokens: int, rate: Callable[[list[ServedRequest]], float], *server: str) -> float:
-        rates = []
-        for concurrency in levels:
+        reached = [0.0]
+        for concurrency in levels if rates else ():
             with mock_server(*FAST, *server, cpus=SERVER_CPUS) as mock:
                 client(mock, Load(ROUNDS * concurrency, concurrency, tokens))
-                rates.append(rate(_answers(mock, ROUNDS * concurrency)))
-            _say(f"{name}: {concurrency} in flight, {tokens} chunks each: {rates[-1]:,.0f}/s")
-        return max(rates)
+                reached.append(rate(_answers(mock, ROUNDS * concurrency)))
+            _say(f"{name}: {concurrency} in flight, {tokens} chunks each: {reached[-1]:,.0f}/s")
+        return max(reached)
 
     requests_per_s = best(REQUESTS_TOKENS, _request_rate)
     chunks_per_s = best(CHUNKS_TOKENS, _chunk_rate)
     together_per_s = best(CHUNKS_TOKENS, _chunk_rate, *TOGETHER_SERVER)
     ttft_error, itl_error = {}, {}
     for concurrency in timed:
+        requests = min(TIMED_REQUESTS, 50 * concurrency)
         with mock_server("--ttft-ms", str(TTFT_MS), "--itl-ms", str(ITL_MS), cpus=SERVER_CPUS) as mock:
-            reported = client(mock, Load(TIMED_REQUESTS, concurrency, TIMED_TOKENS))
-            served_requests = _answers(mock, TIMED_REQUESTS)
+            reported = client(mock, Load(requests, concurrency, TIMED_TOKENS))
+            served_requests = _answers(mock, requests)
         ttft_error[concurrency] = _difference(reported.ttft, [_ttft(served) for served in served_requests])
         gaps = [_gaps(served) for served in served_requests]
         true = (
@@ -261,15 +262,15 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _table(rows: list[Row], timed: Sequence[int]) -> str:
-    head = ["client", "requests/s", "chunks/s", f"chunks/s, {TOGETHER} a write"]
+def _table(rows: list[Row], timed: Sequence[int], *, rates: bool) -> str:
+    head = ["client", *(("requests/s", "chunks/s", f"chunks/s, {TOGETHER} a write") if rates else ())]
     head += [f"{what} error at {c}, p50 / p99 (ms)" for c in timed for what in ("TTFT", "ITL")]
     lines = [head, ["---"] * len(head)]
     for row in rows:
         errors = [error[c] for c in timed for error in (row.ttft_error, row.itl_error)]
         cells = [f"{p50:+.3f} / {p99:+.3f}" for p50, p99 in errors]
-        rates = (row.requests_per_s, row.chunks_per_s, row.together_per_s)
-        lines.append([row.client, *(f"{rate:,.0f}" for rate in rates), *cells])
+        measured = (row.requests_per_s, row.chunks_per_s, row.together_per_s) if rates else ()
+        lines.append([row.client, *(f"{rate:,.0f}" for rate in measured), *cells])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
@@ -278,10 +279,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--tools", default=",".join(CLIENTS), help="which clients")
     parser.add_argument("--timed", default="8,32", help="requests in flight while times are compared")
+    parser.add_argument("--no-rates", dest="rates", action="store_false", help="compare times alone")
     options = parser.parse_args()
     timed = [int(word) for word in options.timed.split(",")]
-    rows = [measure(name, timed) for name in options.tools.split(",")]
-    print(_table(rows, timed))
+    rows = [measure(name, timed, rates=options.rates) for name in options.tools.split(",")]
+    print(_table(rows, timed, rates=options.rates))
 
 
 if __name__ == "__main__":
