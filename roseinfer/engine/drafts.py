@@ -15,6 +15,7 @@ from roseinfer.engine.choose import choose_runner
 from roseinfer.engine.graphs import MixedSteps
 from roseinfer.engine.load import LoadedModel, load_model
 from roseinfer.engine.ranks.messages import StepLimits
+from roseinfer.engine.resolve import chunk_size
 from roseinfer.engine.runner import Runner
 from roseinfer.engine.sampler import SamplingBatch
 from roseinfer.kvcache.pool import KVPool
@@ -22,7 +23,7 @@ from roseinfer.model_folder import model_folder
 from roseinfer.models.config import ModelConfig, read
 from roseinfer.request.params import SAMPLING
 from roseinfer.scheduler.assemble import assemble, decode_batch
-from roseinfer.scheduler.policies import Chunk, Policies
+from roseinfer.scheduler.policies import Chunk, ChunkedPrompts, Policies
 from roseinfer.scheduler.running import Running
 from roseinfer.scheduler.speculation import MOST_ROWS, UNSEEN
 
@@ -68,6 +69,8 @@ class DraftModel:
         most = max(limits.prefill_max_tokens, limits.max_model_len) + MOST_ROWS
         limits = StepLimits(limits.max_model_len, limits.max_batch_size, most, MixedSteps())
         config = replace(config, batch_invariant=False)
+        if (size := chunk_size(config, policies)) is not None:
+            policies = replace(policies, chunking=ChunkedPrompts(size))
         return cls(choose_runner(config, loaded.model, pool, loaded.dtype, limits).runner, policies)
 
     def draft(self, running: Running, rows: Ints, most: list[int]) -> list[NDArray[np.int32]]:

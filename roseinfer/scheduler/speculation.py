@@ -28,7 +28,7 @@ RECENT, FEWEST = 16, 3
 SHARE, LEAST, MOST = 0.02, -4.0, 8.0
 #: Tokens that a draft model has not seen of a request whose drafts were all accepted: the last of them, and
 #: the newest. What it costs to see more, as of prompts, may be repaid later: the most plain steps lent.
-UNSEEN, LENT = 2, 16.0
+UNSEEN, LENT = 2, 32.0
 #: Weight of the newest step in estimates, and how far they drift with a plain step.
 WEIGHT, DRIFT = 0.2, 0.01
 
