@@ -50,8 +50,8 @@ class DraftModel:
     """Drafts the tokens that a model finds likeliest, one decode step for all requests after the other.
 
     Its keys and values are in a cache of its own, at the places that the target's have in the target's: so a
-    request's blocks are there, shared, preempted and released for both. `Request.seen` counts its tokens in
-    this cache; what comes after them, rejected drafts for one, is written again.
+    request's blocks are there, shared, preempted and released for both. `Request.draft_context` counts its
+    tokens in this cache; what comes after them, rejected drafts for one, is written again.
     """
 
     def __init__(
@@ -77,16 +77,16 @@ class DraftModel:
         """Draft `most` tokens for each of `rows` `[D]`; none for those with too many tokens yet to see, and
         none at all while these are more than half."""
         drafts = {row: NO_INTS.astype(np.int32) for row in rows.tolist()}
-        wanted = {row: count for row, count in zip(rows.tolist(), most, strict=True) if count}
-        chunks = self._unseen(running, list(wanted))
+        depth_of = {row: count for row, count in zip(rows.tolist(), most, strict=True) if count}
+        chunks = self._unseen(running, list(depth_of))
         begun = self._clock()
         first = self._see(running, chunks)
         if any(chunk.count > UNSEEN for chunk in chunks):
             self.caught_up_s += self._clock() - begun
         rows = np.array([chunk.row for chunk in chunks if chunk.last], dtype=np.int64)
-        if 2 * len(rows) < len(wanted):
+        if 2 * len(rows) < len(depth_of):
             return list(drafts.values())
-        depths = np.array([wanted[row] for row in rows.tolist()], dtype=np.int64)
+        depths = np.array([depth_of[row] for row in rows.tolist()], dtype=np.int64)
         tokens = np.zeros((len(rows), max(most)), dtype=np.int32)
         tokens[:, 0] = first
         settled = np.stack((rows, first))
@@ -102,13 +102,13 @@ class DraftModel:
         chunks, policies = list[Chunk](), self._policies
         budget = most = policies.prefill_max_tokens
         for row in rows:
-            seen = running.request(row).seen
-            count = rest = int(running.length[row]) - seen
+            context = running.request(row).draft_context
+            count = rest = int(running.length[row]) - context
             if rest > UNSEEN:
                 count = policies.chunking.part(rest, max(budget, 0), first=budget == most)
                 budget -= count
             if count:
-                chunks.append(Chunk(row, seen, count, last=count == rest))
+                chunks.append(Chunk(row, context, count, last=count == rest))
         return chunks
 
     def _see(self, running: Running, chunks: list[Chunk]) -> Ints:
@@ -116,7 +116,7 @@ class DraftModel:
         rows = np.array([chunk.row for chunk in chunks])
         whole, count = all(chunk.last for chunk in chunks), sum(chunk.count for chunk in chunks)
         for chunk in chunks:
-            running.request(chunk.row).seen += chunk.count
+            running.request(chunk.row).draft_context += chunk.count
         if whole and count == len(chunks):
             length = running.length[rows]
             settled = np.stack((rows, running.tokens[rows, length - 1]))

@@ -19,8 +19,8 @@ class Request:
     `client`: who asks: see Waiting. `choice`: which one of the same prompt: see SamplingParams.choice.
     `salt`: of `hashes`. `passed`: how many later requests were admitted while this one was the first in the
     queue. `scored`: prompt tokens after the first whose logprobs, if asked for, are computed by launched
-    steps. `depth`: how many tokens are drafted for it next; None: see Speculation. `seen`: tokens whose keys
-    and values a draft model has.
+    steps. `depth`: how many tokens are drafted for it next; None: see Speculation. `draft_context`: tokens
+    whose keys and values a draft model has.
     """
 
     id: int
@@ -38,7 +38,7 @@ class Request:
     cached_tokens: int = 0
     scored: int = 0
     depth: int | None = None
-    seen: int = 0
+    draft_context: int = 0
 
     @property
     def needs_scores(self) -> bool:

@@ -364,7 +364,7 @@ class Scheduler:
         return next(row for row in rows if clients[running.request(row).client] == most)
 
     def _preempt(self, row: int) -> None:
-        request = replace(self._running.request(row), tokens=self._running.known_tokens(row), seen=0)
+        request = replace(self._running.request(row), tokens=self._running.known_tokens(row), draft_context=0)
         self._waiting.put_back(request)  # first, as a client without requests is forgotten
         self._leave(np.array([row]))
         self.preemptions += 1

@@ -147,7 +147,7 @@ class Speculation:
         return DraftCounts(self._drafts, self._drafted, tuple(self._accepted.tolist()))
 
     def plan(self, running: Running, rows: Ints) -> list[int]:
-        """How many tokens to draft for each of `rows` `[D]` at most; empty if that does not pay."""
+        """Return how many tokens to draft for each of `rows` `[D]` at most; empty if that does not pay."""
         count = len(rows)
         room = MOST_ROWS // count - 1 if count else 0
         if room < 1 or not self._account.allows(count):
@@ -156,7 +156,7 @@ class Speculation:
         depths = [self._depth(running.request(row)) or 1 for row in rows.tolist()]
         most = [max(0, min(depth, room, each)) for depth, each in zip(depths, left, strict=True)]
         if self._model is not None and not self._account.lends(count):
-            unseen = [int(running.length[row]) - running.request(row).seen for row in rows.tolist()]
+            unseen = [int(running.length[row]) - running.request(row).draft_context for row in rows.tolist()]
             most = [each * (rest <= UNSEEN) for each, rest in zip(most, unseen, strict=True)]
         return most if self._account.pays(count, sum(most)) else []
 
@@ -193,7 +193,7 @@ class Speculation:
         self._drafted += drafted
         self._accepted[:accepted] += 1
         self._account.accepted(accepted / drafted)
-        request.seen += min(accepted, drafted - 1)  # a model computes all but the last
+        request.draft_context += min(accepted, drafted - 1)  # a model computes all but the last
         depth = self._depth(request)
         more, fewer = max(depth, 2 * drafted + 1), max(accepted, depth // 2)
         request.depth = min(self._most, more if accepted == drafted else fewer)

@@ -312,7 +312,7 @@ def test_drafts_are_verified(engine_of, folder, tmp_path, monkeypatch, fused_ker
 
 
 def test_a_model_drafts_in_graphs(engine_of, folder, monkeypatch):
-    """What it drafts for itself is right; of prompts, of one token and of two unseen ones, by numbers that
+    """A model is right about itself: after prompts, after one new token and after two, for numbers that
     differ."""
     monkeypatch.setattr(Account, "allows", lambda self, requests: True)
     monkeypatch.setattr(Account, "lends", lambda self, requests: True)

@@ -57,7 +57,7 @@ def rows_of(prompts: list[list[int]], max_tokens: int = 50) -> Running:
 
 
 def drafts_of(speculation: Speculation, running: Running, count: int = 1) -> list[np.ndarray]:
-    """What is drafted for the first `count` rows."""
+    """Draft for the first `count` rows."""
     rows = np.arange(count)
     return speculation.draft(running, rows, speculation.plan(running, rows))
 
@@ -137,7 +137,7 @@ def test_prompts_for_a_draft_model_are_lent_and_repaid():
         account.drafted(2, 16, 4.0)
         assert account._lent == pytest.approx(LENT + 1 - SHARE * FEWEST - gained)
     assert account.lends(2)
-    for _ in range(3):
+    for _ in range(6):
         account.drafted(2, 16, 4.0)
     assert account._lent == 0 < account._gained
 
