@@ -62,7 +62,7 @@ def test_steps_of_running_rows(requests: int, group: int, dims: tuple[int, int],
 def test_prompts_beside_running_rows(
     prompts: list[tuple[int, bool]], decodes: int, group: int, dims: tuple[int, int], seed: int
 ) -> None:
-    """Of any length, from their beginning or not; keys of a prompt are alike, as those of repeated text."""
+    """Prompts of any length, from their beginning or not; keys of a prompt are alike, as in repeated text."""
     shape, weights = layer_of(seed, group, dims)
     rows = torch.randperm(7, generator=torch.Generator().manual_seed(seed)).tolist()
     segments, start = [], 0
