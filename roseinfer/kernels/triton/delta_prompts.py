@@ -15,7 +15,7 @@ CHUNK = 64
 _CHANNELS, _VALUES = 512, 32
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "prompts"])
 def _convolve(
     x_ptr, stride, past_ptr, kept_ptr, kernel_ptr, tokens_ptr, count, prompts_ptr, prompts, out_ptr,
     CHANNELS: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr,
@@ -49,7 +49,7 @@ def _product(a, b, DTYPE: tl.constexpr):
     return tl.dot(a.to(DTYPE), b.to(DTYPE))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["chunks"])
 def _solve(
     convolved_ptr, x_ptr, stride, decay_ptr, bias_ptr, chunks_ptr, chunks, queries_ptr, keys_ptr, new_ptr,
     predicted_ptr, within_ptr, ends_ptr, tiny, scale, HEADS: tl.constexpr, KEY_HEADS: tl.constexpr,
@@ -104,7 +104,7 @@ def _solve(
     tl.store(at, new.to(DTYPE), values_mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["prompts"])
 def _advance(
     queries_ptr, keys_ptr, new_ptr, predicted_ptr, within_ptr, ends_ptr, matrices_ptr, prompts_ptr, prompts,
     out_ptr, HEADS: tl.constexpr, KEYS: tl.constexpr, VALUES: tl.constexpr, PAD_KEYS: tl.constexpr,
