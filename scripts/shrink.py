@@ -17,9 +17,13 @@ from harness.records.stored import write_options
 
 
 def shrink(path: Path) -> None:
-    """Write a parquet file again, as small as parquet can be."""
-    table = pq.read_table(path)
+    """Write a parquet file again, as small as parquet can be, or JSON without indentation."""
     with whole_file(path) as partial:
+        if path.suffix == ".json":
+            results = json.loads(path.read_bytes())
+            partial.write_text(json.dumps(results, ensure_ascii=False, separators=(",", ":")))
+            return
+        table = pq.read_table(path)
         options = write_options(table.schema) | {"compression": "brotli", "compression_level": 11}
         pq.write_table(table, partial, row_group_size=max(table.num_rows, 1), **options)
         assert pq.read_table(partial).equals(table, check_metadata=True)
@@ -30,11 +34,7 @@ def main() -> None:
     for run in map(Path, sys.argv[1:]):
         for path in (run / "requests.parquet", run / "chunks.parquet", *run.glob("*_results.json")):
             before = path.stat().st_size
-            if path.suffix == ".json":
-                results = json.loads(path.read_bytes())
-                path.write_text(json.dumps(results, ensure_ascii=False, separators=(",", ":")))
-            else:
-                shrink(path)
+            shrink(path)
             print(f"{path}: {before:,} to {path.stat().st_size:,} bytes")
 
 

@@ -30,7 +30,7 @@ def token_times(response: RawResponse) -> Iterator[float]:
 
 
 def first_token(response: RawResponse) -> float | None:
-    """Return when the first of them came."""
+    """Return the time of the first part of a response that has a token: None if there is none."""
     for t, data in response.segments:
         if _TOKEN.search(data):
             return t
