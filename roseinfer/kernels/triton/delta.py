@@ -16,6 +16,13 @@ _CHANNELS = 512
 
 
 @triton.jit
+def gates(beta, alpha, decay):
+    """The share of a token's change that is made, and the logarithm by which the state before it shrinks."""
+    softplus = tl.maximum(alpha, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(alpha)))
+    return 1.0 / (1.0 + tl.exp(-beta)), decay * softplus
+
+
+@triton.jit
 def _convolve(
     x_ptr, stride, kept_ptr, kernel_ptr, rows_ptr, out_ptr, CHANNELS: tl.constexpr, TAPS: tl.constexpr,
     BLOCK: tl.constexpr, EARLY: tl.constexpr,
@@ -64,10 +71,9 @@ def _rule(
     rest = x_ptr + token * stride + channels
     gate = tl.load(rest + head * VALUES + j, in_values, 0.0).to(tl.float32)
     rest += HEADS * VALUES + head
-    beta = 1.0 / (1.0 + tl.exp(-tl.load(rest).to(tl.float32)))
     alpha = tl.load(rest + HEADS).to(tl.float32) + bias
-    softplus = tl.maximum(alpha, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(alpha)))
-    state *= tl.exp(decay * softplus)
+    beta, shrinks = gates(tl.load(rest).to(tl.float32), alpha, decay)
+    state *= tl.exp(shrinks)
     change = (v - tl.sum(state * k[:, None], 0)) * beta
     state += k[:, None] * change[None, :]
     tl.store(matrix, state, inside)

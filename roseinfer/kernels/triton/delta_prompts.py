@@ -9,6 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from roseinfer.kernels.triton.delta import gates
+
 #: Tokens that are computed together, by matrix products; the state goes from one such chunk to the next.
 CHUNK = 64
 #: Channels of a program of the convolution, values of a program of the rule.
@@ -73,10 +75,9 @@ def _solve(
     q *= (tl.rsqrt(tl.sum(q * q, 1) + tiny) * scale)[:, None]
     k *= tl.rsqrt(tl.sum(k * k, 1) + tiny)[:, None]
     rest = x_ptr + first * stride + channels + HEADS * VALUES + head + t * stride
-    beta = tl.where(inside, 1.0 / (1.0 + tl.exp(-tl.load(rest, inside, 0.0).to(tl.float32))), 0.0)
     alpha = tl.load(rest + HEADS, inside, 0.0).to(tl.float32) + tl.load(bias_ptr + head)
-    softplus = tl.maximum(alpha, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(alpha)))
-    decay = tl.where(inside, tl.load(decay_ptr + head) * softplus, 0.0)
+    beta, shrinks = gates(tl.load(rest, inside, 0.0).to(tl.float32), alpha, tl.load(decay_ptr + head))
+    beta, decay = tl.where(inside, beta, 0.0), tl.where(inside, shrinks, 0.0)
     total, end = tl.cumsum(decay, 0), tl.sum(decay, 0)
     later = t[:, None] >= t[None, :]
     shrunk = tl.exp(tl.where(later, total[:, None] - total[None, :], 0.0))
