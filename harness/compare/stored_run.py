@@ -107,7 +107,7 @@ class StoredRun:
 
     def failures(self, label: str, load: Load) -> list[tuple[int, int]]:
         """Count, for each repeat of one engine at one load, the requests that failed, and all of them."""
-        every = [(group.whole or group).requests["error"] for group in self.cells[label][load]]
+        every = [group.whole.requests["error"] for group in self.cells[label][load]]
         return [(int(errors.notna().sum()), len(errors)) for errors in every]
 
     def invalid(self, label: str) -> list[str]:

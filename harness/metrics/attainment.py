@@ -69,7 +69,7 @@ def reached(repeats: Sequence[Group], term: GateTerm) -> Measurement | None:
     """Return the value that a limit is on; None: there is none, or its sample is too small. Of one repeat the
     interval assumes how repeats differ."""
     if term.metric == ERROR_RATE:
-        every = [(group.whole or group).requests["error"] for group in repeats]
+        every = [group.whole.requests["error"] for group in repeats]
         failed, counts = [int(errors.notna().sum()) for errors in every], [len(errors) for errors in every]
         n = sum(counts)
         return Measurement(sum(failed) / n, error_rate_ends(failed, counts)) if n else None

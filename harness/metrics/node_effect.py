@@ -47,7 +47,7 @@ def _effect(
     for number, point in enumerate(points):
         for repeat in point:
             sample = repeat.sample(metric)
-            cell = int((repeat.whole or repeat).requests["cell"].iloc[0])
+            cell = repeat.cell
             if sample.n and sample.levels["p50"] > 0 and cell in nodes:
                 values.append(np.log(sample.levels["p50"]))
                 groups.append(number)

@@ -66,12 +66,12 @@ def cell_notices(
     if isinstance(group.load, Batch):
         return machine_notices(group, machines)
     facts: list[Fact | None] = [*count_notices(group), *one_late(group), *_connections(group)]
-    facts += _turns_waited(whole := group.whole or group)
+    facts += _turns_waited(whole := group.whole)
     facts += [fact for fact in wrong_calls(group) if fact.kind == "some_invalid_calls"]
     facts.append(_large_chunks(group, drafted.tokens_per_step if drafted is not None else None))
     if isinstance(group.load, ClosedLoop):
         settled = _after(group.requests["t_sent"].to_numpy(np.float64), group.load.concurrency)
-        if group.whole is None:
+        if group.uncut is None:
             facts += _opening(group, settled[succeeded(group.requests)])
     else:
         facts.append(behind_or_stalled(whole.requests))
@@ -185,13 +185,13 @@ def machine_notices(group: Group, machines: Machines) -> list[Fact]:
 
 def machine_loads(group: Group, machines: Machines) -> list[MachineLoad]:
     """Load of the machine in the cells of a group, where it was watched."""
-    cells = (group.whole or group).requests["cell"].unique()
+    cells = group.whole.requests["cell"].unique()
     return [machines[int(cell)] for cell in cells if int(cell) in machines]
 
 
 def begun(group: Group) -> int:
     """Number of requests of a group, or of sessions where it has those."""
-    requests = (group.whole or group).requests
+    requests = group.whole.requests
     return int(requests["session"].dropna().nunique()) or len(requests)
 
 
@@ -264,7 +264,7 @@ def _slower(
 
 def _others_waiting(repeats: Sequence[Group]) -> int:
     """Number of requests that waited for their first token while the median request did."""
-    waits = [waiting((group.whole or group).requests) for group in repeats]
+    waits = [waiting(group.whole.requests) for group in repeats]
     return round(float(np.median(np.concatenate(waits)))) - 1
 
 
@@ -275,7 +275,7 @@ def _cached(group: Group, prefixes: PrefixHits) -> Fact | None:
         return Fact(kind="foreign_counters", values={"excess": prefixes.excess})
     if prefixes.reported is None:
         return Fact(kind="unreported") if group.engine == RUNNING_SERVER else None
-    requests = (group.whole or group).requests
+    requests = group.whole.requests
     if not prefixes.prompt_tokens:  # texts without a tokenizer
         of_template = 0 < requests["cached_tokens"].sum() <= _of_template(requests) * len(requests)
         is_expected = not prefixes.reported or of_template or requests["session"].notna().any()
@@ -382,7 +382,7 @@ def _other_models(good: pd.DataFrame) -> Iterator[Fact]:
 
 def _connections(group: Group) -> Iterator[Fact]:
     """State that requests were sent again, or waited for a connection longer than a client may be late."""
-    requests = (group.whole or group).requests
+    requests = group.whole.requests
     if resent := int((_column(requests, "resent") > 0).sum()):
         yield Fact(kind="resent", values={"resent": resent, "requests": len(requests)})
     if failed := int(np.nansum(_column(requests, "tolerated"))):

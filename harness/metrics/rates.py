@@ -38,7 +38,7 @@ def count(
     Args:
         gpus: GPUs that each engine computes on, by label.
     """
-    whole = group.whole or group
+    whole = group.whole
     good = whole.good
     ended = np.ones(len(good), dtype=bool)
     cell_tokens, seconds = int(good["completion_tokens"].sum()), duration_s(whole.requests)

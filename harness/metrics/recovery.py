@@ -25,7 +25,7 @@ FOLLOWING, WITHIN = 5, 0.9
 
 def recoveries(group: Group) -> Iterator[Recovery]:
     """Yield one for each spike: a stage of a higher rate than those before and after it."""
-    whole = group.whole or group
+    whole = group.whole
     if not isinstance(whole.load, RateSeries):
         return
     stages, ends_s = whole.load.stages, whole.load.ends_s
@@ -52,11 +52,7 @@ def recoveries(group: Group) -> Iterator[Recovery]:
             ends = None if high is None else (low, high)
         highest = float(np.max(ttft_ms[after | (of_stage == spike)], initial=0.0))
         yield Recovery(
-            engine=group.engine,
-            variant=group.variant,
-            label=group.label,
-            load=group.load,
-            repeat=group.repeat or 0,
+            **group.identity,
             stage=spike,
             before_ms=float(np.median(before)),
             limit_ms=limit,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -165,7 +165,7 @@ class Group:
         metrics: per-request metrics of the U successes, in their order in `requests`.
         gaps: gaps of the successes, `request` below U.
         window: the time measured, of one repeat; None: all. The requests are those sent in it.
-        whole: the repeat before it was cut to the window.
+        uncut: the repeat before it was cut to the window; None: it was not.
         impossible: share of the successes for which the engine says that a part took longer than the whole
             TTFT; then no time of the engine's is left in `requests`.
     """
@@ -179,9 +179,24 @@ class Group:
     metrics: pd.DataFrame
     gaps: Gaps
     window: Window | None = None
-    whole: Group | None = None
+    uncut: Group | None = None
     impossible: float = 0.0
     _samples: dict[str, Sample] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def whole(self) -> Group:
+        """The group with all requests of its cells, whatever part of them is measured."""
+        return self.uncut or self
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What it is of, by the names of the fields of records."""
+        return {name: getattr(self, name) for name in ("engine", "variant", "label", "load", "repeat")}
+
+    @property
+    def cell(self) -> int:
+        """Number of its cell, of several the first."""
+        return int(self.whole.requests["cell"].iloc[0])
 
     @cached_property
     def good(self) -> pd.DataFrame:
@@ -219,7 +234,7 @@ class Group:
         """Return the sample of a latency: one value a request, one a gap (`icl_ms`), or one a token
         (`itl_ms`)."""
         if metric not in self._samples:
-            source = self.whole if METRICS[metric].by_session and self.whole is not None else self
+            source = self.whole if METRICS[metric].by_session else self
             self._samples[metric] = by_unit(source._sample(metric), source._units)
         return self._samples[metric]
 
@@ -250,20 +265,15 @@ def split(
     ordered = dict.fromkeys([*labels, *requests["label"].unique()])
     rank = {label: position for position, label in enumerate(ordered)}
     groups = []
-    for rows in map(_as_sent, cells_of(requests, ["label", "load", "repeat"])):
+    for _, cell in requests.groupby(["label", "load", "repeat"], observed=True, sort=False):
+        rows = _as_sent(cell)
         group = _group(rows, gaps)
         if cut is not None:
             window = find_window(rows, cut)
             sent_inside = rows[inside(rows["t_sent"].fillna(scheduled(rows)), window)]
-            group = replace(_group(sent_inside, gaps, rows), window=window, whole=group)
+            group = replace(_group(sent_inside, gaps, rows), window=window, uncut=group)
         groups.append(group)
     return sorted(groups, key=lambda group: (rank[group.label], group.load, group.repeat))
-
-
-def cells_of(requests: pd.DataFrame, by: list[str]) -> Iterator[pd.DataFrame]:
-    """Yield the rows of each cell, which has values of its own in the columns `by`, in the table's order."""
-    for _, rows in requests.groupby(by, observed=True, sort=False):
-        yield rows
 
 
 def _as_sent(rows: pd.DataFrame) -> pd.DataFrame:
@@ -304,11 +314,6 @@ def _impossible(good: pd.DataFrame) -> float:
     return float((longest > CLOCK_FACTOR * ttft_ms + CLOCK_MS).mean())
 
 
-def load_of(rows: pd.DataFrame) -> Load:
-    """Return the load of rows that all have the same."""
-    return parse_load(rows["load"].iloc[0])
-
-
 def by_load(groups: Sequence[Group]) -> Iterator[list[Group]]:
     """Yield the repeats of each engine at each load, from the order that `split` gives."""
     for _, repeats in groupby(groups, key=lambda group: (group.label, group.load)):
@@ -321,17 +326,17 @@ def pool(groups: Sequence[Group]) -> Group:
     of_sessions = {
         name: _joined([group.sample(name) for group in groups])
         for name in LATENCIES
-        if METRICS[name].by_session and first.whole is not None
+        if METRICS[name].by_session and first.uncut is not None
     }
     if len(groups) == 1:
         samples = first._samples | of_sessions
-        return replace(first, repeat=None, window=None, whole=None, _samples=samples)
-    return Group(
-        engine=first.engine,
-        variant=first.variant,
-        label=first.label,
-        load=first.load,
+        return replace(first, repeat=None, window=None, uncut=None, _samples=samples)
+    return replace(
+        first,
         repeat=None,
+        window=None,
+        uncut=None,
+        impossible=0.0,
         requests=pd.concat([group.requests for group in groups]),
         metrics=pd.concat([group.metrics for group in groups]),
         gaps=pool_gaps([group.gaps for group in groups], [len(group.metrics) for group in groups]),

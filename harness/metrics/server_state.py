@@ -74,7 +74,7 @@ def page_facts(group: Group, readings: pd.DataFrame) -> list[Fact]:
 
     Preempted requests, a full KV cache, and requests that this cell has not sent.
     """
-    requests = (group.whole or group).requests
+    requests = group.whole.requests
     begin, end = float(requests["t_sent"].min()), float(requests["t_end"].max())
     if not begin < end or not (readings["t"] < end).any():
         return []

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypedDict, TypeVar, Unpack
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from harness.metrics.definitions import prompt_tokens, successes
+from harness.metrics.definitions import prompt_tokens
 from harness.metrics.estimates import Estimates, Point, distribution, measure, of_metric
 from harness.metrics.intervals import CONFIDENCE, Measurement, own_interval
 from harness.metrics.notices import (
@@ -20,7 +20,7 @@ from harness.metrics.notices import (
     with_order,
 )
 from harness.metrics.rates import Machines, late_s, peak_in_flight, requests_within, total
-from harness.metrics.samples import Cut, Group, by_load, cells_of, load_of, split
+from harness.metrics.samples import Group, by_load
 from harness.metrics.server_state import page_facts
 from harness.metrics.validity import clients_of, discredit, invalid_reasons, scored
 from harness.schema.facts import Fact
@@ -124,27 +124,25 @@ USAGE = "usage of the answers: prompt_tokens_details.cached_tokens"
 
 
 def prefix_hits(
-    requests: pd.DataFrame, counted: Mapping[int, PrefixCount], caching: Collection[str] = ()
+    cells: Iterable[Group], counted: Mapping[int, PrefixCount], caching: Collection[str] = ()
 ) -> list[PrefixHits]:
-    """One entry a cell, in the order in which cells first appear, over all requests that were sent.
+    """One entry a cell, in their order, over all requests that were sent.
 
     Args:
-        requests: One row a request (records/columns.py).
         counted: By cell, what the engine's counters said. Where the answers' usage says it, that is taken
             instead; a request without it had nothing cached, as vLLM and SGLang leave a 0 out. Counters that
             grew by far more than was sent are somebody else's too, and say nothing of the cell.
         caching: Labels of the engines that may have a prefix cache.
     """
-    return [_hits(cell, counted, caching) for cell in cells_of(requests, ["cell"])]
+    return [_hits(group.whole, counted, caching) for group in cells]
 
 
-def _hits(cell: pd.DataFrame, counted: Mapping[int, PrefixCount], caching: Collection[str]) -> PrefixHits:
-    first, load = cell.iloc[0], load_of(cell)
+def _hits(group: Group, counted: Mapping[int, PrefixCount], caching: Collection[str]) -> PrefixHits:
+    cell, good = group.requests, group.good
     sent = cell["reusable_tokens"].notna()
-    good = successes(cell)
     sent_tokens = int(cell["input_tokens"][sent].sum())
     reported, source, excess = None, UNKNOWN, 0.0
-    count = counted.get(int(first["cell"]))
+    count = counted.get(group.cell)
     prompts = max(sent_tokens, float(np.nansum(prompt_tokens(cell))))
     if count and prompts and count.queries > MOST_COUNTED * prompts + TEMPLATE_TOKENS * len(cell):
         excess, count = count.queries / prompts, None
@@ -154,18 +152,14 @@ def _hits(cell: pd.DataFrame, counted: Mapping[int, PrefixCount], caching: Colle
     elif count:
         reported, source = _share(count.hits, count.queries), count.source
     return PrefixHits(
-        engine=first["engine"],
-        variant=None if pd.isna(first["variant"]) else first["variant"],
-        label=first["label"],
-        load=load,
-        repeat=first["repeat"],
+        **group.identity,
         prompt_tokens=sent_tokens,
         possible=_share(cell["reusable_tokens"].sum(), sent_tokens),
         reported=reported,
         source=source,
         by_cache={cache: _share(n, count.queries) for cache, n in count.by_cache.items()} if count else {},
         excess=excess,
-        missed=_missed(cell, reported or 0.0) if first["label"] in caching else 0.0,
+        missed=_missed(cell, reported or 0.0) if group.label in caching else 0.0,
     )
 
 
@@ -234,23 +228,10 @@ class SummaryInputs(TypedDict, total=False):
     server: pd.DataFrame
 
 
-def summarize(
-    requests: pd.DataFrame, chunks: pd.DataFrame, *, cut: Cut | None = None, **known: Unpack[SummaryInputs]
-) -> list[OnlineSummary]:
-    """Summarize the two tables of records/columns.py.
-
-    Args:
-        requests: One row a request, of any number of cells.
-        chunks: One row a token-carrying chunk of those requests.
-        cut: The part of each cell that is measured; None: all.
-
-    Returns:
-        For each engine as it first appears and each load ascending: its repeats, then all of them pooled
-        (`repeat` None).
-    """
+def summarize(groups: Sequence[Group], **known: Unpack[SummaryInputs]) -> list[OnlineSummary]:
+    """Summarize the repeats of each engine at each load, in their order, and then all of them pooled."""
     slo, machines, gpus = known.get("slo"), known.get("machines"), known.get("gpus")
-    groups = by_load(split(requests, chunks, cut))
-    return summarize_points([measure(repeats, slo, machines, gpus) for repeats in groups], **known)
+    return summarize_points([measure(repeats, slo, machines, gpus) for repeats in by_load(groups)], **known)
 
 
 def summarize_points(points: Sequence[Point], **known: Unpack[SummaryInputs]) -> list[OnlineSummary]:
@@ -267,8 +248,7 @@ def summarize_points(points: Sequence[Point], **known: Unpack[SummaryInputs]) ->
             draft = drafted.get(place)
             summary = _summary(group, [group], [counts], estimates, slo, calibration, reported)
             notices = cell_notices(group, machines, hits.get(place), draft.count if draft else None)
-            cell = (group.whole or group).requests["cell"].iloc[0]
-            notices += page_facts(group, readings[cell]) if cell in readings else []
+            notices += page_facts(group, readings[group.cell]) if group.cell in readings else []
             each.append(_with_sources(summary.model_copy(update={"notices": notices})))
         notices = pooled_notices(point.repeats, each, machines)
         if len(each) == 1:
@@ -335,11 +315,7 @@ def _summary(
     latencies |= {name: _engine_reported(good, name, reported) for name in unknown}
     reasons = invalid_reasons(group, calibration)
     return OnlineSummary(
-        engine=group.engine,
-        variant=group.variant,
-        label=group.label,
-        load=group.load,
-        repeat=group.repeat,
+        **group.identity,
         num_requests=len(requests),
         num_success=len(good),
         num_error=len(requests) - len(good),
@@ -350,12 +326,12 @@ def _summary(
         prompt_tokens=passed.prompt_tokens,
         completion_tokens=passed.output_tokens,
         chunks=int(good["chunks"].sum()),
-        peak_in_flight=max(peak_in_flight((group.whole or group).requests) for group in repeats),
+        peak_in_flight=max(peak_in_flight(group.whole.requests) for group in repeats),
         valid=not reasons,
         invalid_reasons=reasons,
         clients_needed=clients_of(reasons) or None,
         window_s=None if group.window is None else (group.window.start_s, group.window.end_s),
-        left_out=sum(len((group.whole or group).requests) - len(group.requests) for group in repeats),
+        left_out=sum(len(group.whole.requests) - len(group.requests) for group in repeats),
         later_turns=int(requests["late_s"].notna().sum()),
         late_turns=int((late_s(requests) > 0).sum()),
         waterfall=waterfall(good, reported),

@@ -55,20 +55,20 @@ def invalid_reasons(group: Group, calibration: Calibration | None = None) -> lis
     """
     facts = _invalid(group)
     if not isinstance(group.load, Batch):
-        facts += _too_busy((group.whole or group).requests, group.load, calibration)
+        facts += _too_busy(group.whole.requests, group.load, calibration)
     return [fact.within(group.label, group.load, group.repeat) for fact in facts]
 
 
 def _invalid(group: Group) -> list[Fact]:
     """State what is wrong with the cell whatever the client's ceiling is."""
-    everything = (group.whole or group).requests
+    everything = group.whole.requests
     has_failed = everything["error"].notna()
     if "tolerated" in everything:
         has_failed &= ~everything["tolerated"].eq(True)
     stopped = int((everything["error"] == "stopped").sum())
     failed = int(has_failed.sum()) - stopped
     if group.metrics.empty:
-        unmeasured = group.whole is not None and group.requests.empty
+        unmeasured = group.uncut is not None and group.requests.empty
         return [Fact(kind="unmeasured" if unmeasured else "no_success")]
     values: dict[str, Value] = {"failed": failed, "requests": len(everything) - stopped}
     failures = Fact(kind="failures", values=values | {"stopped": stopped} if stopped else values)
@@ -81,7 +81,7 @@ def _invalid(group: Group) -> list[Fact]:
 
 def wrong_calls(group: Group) -> list[Fact]:
     """State how many tool calls of a cell fit no schema of a tool that its requests offer."""
-    requests = (group.whole or group).requests
+    requests = group.whole.requests
     if "judged_calls" not in requests or not (calls := int(requests["judged_calls"].sum())):
         return []
     wrong = int(requests["bad_calls"].sum())

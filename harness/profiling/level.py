@@ -7,8 +7,7 @@ from math import ceil
 import numpy as np
 import pandas as pd
 
-from harness.metrics.samples import load_of
-from harness.schema.load import Load
+from harness.schema.load import Load, parse_load
 from harness.schema.metric import MS
 from harness.schema.profile import Level
 
@@ -16,8 +15,8 @@ from harness.schema.profile import Level
 def measure_levels(requests: pd.DataFrame, chunks: pd.DataFrame) -> dict[tuple[str, Load], Level]:
     """By label and load; without those at which no request succeeded."""
     return {
-        (str(rows["label"].iloc[0]), load_of(rows)): level
-        for _, rows in requests.groupby(["label", "load"], observed=True)
+        (str(label), parse_load(str(load))): level
+        for (label, load), rows in requests.groupby(["label", "load"], observed=True)
         if (level := measure_level(rows, chunks)) is not None
     }
 

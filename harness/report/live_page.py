@@ -37,7 +37,10 @@ def live_page(folder: Path) -> str:
     """
     journal, at = read_journal(folder / JOURNAL), version(folder)
     raw = _finished(read_raw(folder), {entry.cell for entry in journal}) if journal else None
-    summaries = [] if raw is None else _summaries(raw)
+    summaries: list[OnlineSummary] = []
+    if raw is not None:
+        settings, calibration = raw.info.settings, raw.info.client_calibration
+        summaries = summarize(raw.groups, slo=settings.slo, calibration=calibration)
     styles = looks((summary.engine, summary.label) for summary in summaries)
     pooled = [summary for summary in summaries if summary.repeat is None and summary.num_success]
     charts: list[Chart] = []
@@ -70,14 +73,6 @@ def live_page(folder: Path) -> str:
     )
 
 
-def _summaries(raw: RawRun) -> list[OnlineSummary]:
-    settings, records = raw.info.settings, raw.records
-    calibration = raw.info.client_calibration
-    return summarize(
-        records.requests, records.chunks, slo=settings.slo, cut=settings.cut, calibration=calibration
-    )
-
-
 def _finished(raw: RawRun, cells: set[int]) -> RawRun:
     """The run without the records of cells that are not in the journal."""
     tables = (raw.records.requests, raw.records.chunks)
@@ -86,11 +81,10 @@ def _finished(raw: RawRun, cells: set[int]) -> RawRun:
 
 def _latest(raw: RawRun, last: JournalEntry) -> list[Chart]:
     """The cell that was finished last, over time."""
-    cell = (last.label, last.load, last.repeat)
-    groups = [group for group in raw.groups if (group.label, group.load, group.repeat) == cell]
+    groups = [group for group in raw.groups if group.cell == last.cell]
     if not groups or not len(groups[0].metrics):
         return []
-    whole = [groups[0].whole or groups[0]]
+    whole = [groups[0].whole]
     return [
         replace(chart, title=f"{last.label}: {chart.title}")
         for chart in (latency_over_time(whole), load_over_time(whole))

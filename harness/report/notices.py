@@ -148,7 +148,7 @@ def _with_first_failure(run: Run, fact: Fact) -> Fact:
     for group in run.groups:
         if (group.label, group.load) != (fact.scope.engine, fact.scope.load):
             continue
-        requests = (group.whole or group).requests
+        requests = group.whole.requests
         if (failed := requests["error"].notna().to_numpy()).any():
             first = requests.iloc[int(failed.argmax())].to_dict()
             hint, _ = warmup_hint(first, started=group.engine != RUNNING_SERVER)
@@ -294,7 +294,7 @@ def _noise(run: Run) -> Iterator[Fact]:
 
 def _measured_again(run: Run) -> Iterator[Fact]:
     for group in run.groups:
-        if lags := run.results.late_before.get(int((group.whole or group).requests["cell"].iloc[0])):
+        if lags := run.results.late_before.get(group.cell):
             again = Fact.of("measured_again", group.label, times=len(lags), lag_ms=max(lags))
             yield again.within(load=group.load, repeat=group.repeat)
 

@@ -15,7 +15,7 @@ from harness.engines.prometheus import Samples, histogram_means
 from harness.engines.server_metrics import ServerMonitor, known_series
 from harness.errors import EngineError, LostNodeError
 from harness.loadgen.load_plan import Progress
-from harness.metrics.samples import split
+from harness.metrics.samples import Group, split
 from harness.metrics.validity import clients_needed, late_alone
 from harness.records.cell import CellRecords
 from harness.runs.events import CellProgress, EngineWarming, LateClient, Notify, TooFewClients, WarmupProgress
@@ -23,7 +23,6 @@ from harness.runs.journal import ClientSpent
 from harness.runs.run_state import Run
 from harness.runs.schedule import Cell
 from harness.runs.server_session import ServerSession
-from harness.schema.facts import Fact
 from harness.schema.fairness import PROMPTS_AGAIN, EngineFact
 from harness.schema.load import Batch, ClosedLoop
 from harness.schema.machines import MachineLoad
@@ -65,6 +64,7 @@ class CellRun:
         counters_before: Samples of the server's metrics page just before.
         load: The answers, and the client processes that received them.
         records: The raw tables of the cell.
+        group: Its requests as they are measured.
         machine: Load of the engine's machine meanwhile.
         server: Readings of the server's own metrics meanwhile.
     """
@@ -72,6 +72,7 @@ class CellRun:
     counters_before: Samples
     load: SentLoad
     records: CellRecords
+    group: Group
     machine: MachineLoad
     server: ServerMonitor
 
@@ -188,7 +189,7 @@ class CellRunner:
         if settings.num_prompts is not None and settings.settle is not None:
             self._settle(cell, settings.settle)
         sent, late_before = self._measure(cell), list[float]()
-        while len(late_before) < MAX_AGAIN and (late := self._late(sent)) is not None:
+        while len(late_before) < MAX_AGAIN and (late := late_alone(sent.group)) is not None:
             self.notify(LateClient(cell, late))
             late_before.append(float(late.values["lag_ms"]))
             if cell.engine_variant.may_know_prompts(settings.prefix_cache):
@@ -211,12 +212,6 @@ class CellRunner:
             attempt = following
         self.run.request_counts[place] = attempt.n
         return sent
-
-    def _late(self, sent: CellRun) -> Fact | None:
-        """Return how late the client of a cell was that nothing else makes invalid; None of other cells."""
-        cut = self.session.resolved.settings.cut
-        [group] = split(sent.records.requests, sent.records.chunks, cut)
-        return late_alone(group)
 
     def _following(
         self, attempt: Attempt, cell: Cell, planned: Sequence[PlannedRequest], sent: CellRun
@@ -259,6 +254,7 @@ class CellRunner:
         self.run.keep(
             cell,
             replace(sent.records, server=sent.server.table(cell.index, sent.load.answers.t0)),
+            sent.group,
             self.notify,
             clients=[ClientSpent(**msgspec.structs.asdict(usage)) for usage in sent.load.usage],
             prefix_cache=self.session.prefix_count(before, after),
@@ -326,7 +322,9 @@ class CellRunner:
         )
         for host in load.hosts:
             host.machine = watch.nodes.get(host.name)
-        return CellRun(before, load, self.session.records(load.answers, requests, cell), machine, server)
+        records = self.session.records(load.answers, requests, cell)
+        [group] = split(records.requests, records.chunks, settings.cut)
+        return CellRun(before, load, records, group, machine, server)
 
     def _with_drawn_fields(self, requests: Sequence[PlannedRequest], cell: Cell) -> Sequence[PlannedRequest]:
         drawn = self.session.resolved.drawn_fields

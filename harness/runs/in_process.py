@@ -21,6 +21,7 @@ from harness.engines.process.guard import Order
 from harness.engines.process.tree import Guarded, describe_exit
 from harness.errors import EngineError
 from harness.loadgen.load_plan import Progress
+from harness.metrics.samples import split
 from harness.plugins import adapter_call
 from harness.records.cell import MEASURED, RECEIVED, Answers, CellRecords, Expected, cell_records
 from harness.runs.events import CellProgress, EngineWarming, Notify
@@ -94,7 +95,8 @@ def measure_in_process(run: Run, resolved: Resolved, cell: Cell, log: Path, noti
     records = batch_records(cell, batch, batches)
     machine = monitor.summary(batches[0].begin, batches[-1].end)
     run.launched(record)
-    run.keep(cell, records, notify, machine=machine)
+    [group] = split(records.requests, records.chunks, settings.cut)
+    run.keep(cell, records, group, notify, machine=machine)
 
 
 def batch_records(cell: Cell, batch: Batch, batches: Sequence[BatchTimes]) -> CellRecords:

@@ -184,6 +184,7 @@ def _write_results(run: RunState, plan: Plan) -> Run:
     caching = [variant.label for variant in variants if variant.may_know_prompts(prefix_cache)]
     requests = compared_rows(run.info, records.requests)
     groups = split(requests, records.chunks, run.settings.cut, labels)
+    in_order = sorted(groups, key=lambda group: (labels.index(group.label), group.cell))
     measured_labels = {group.label for group in groups}
     entries = run.entries
     counts = {entry.cell: entry.prefix_cache for entry in entries if entry.prefix_cache is not None}
@@ -192,7 +193,7 @@ def _write_results(run: RunState, plan: Plan) -> Run:
         summaries=[],
         comparisons=[],
         skipped=[fault for fault in run.left_out() if run.info.counts(fault.repeat)],
-        prefixes=sorted(prefix_hits(requests, counts, caching), key=lambda hits: labels.index(hits.label)),
+        prefixes=prefix_hits(in_order, counts, caching),
         speculation=[drafted for entry in entries for drafted in entry.drafted],
         ledger=ledger([launch for launch in run.info.launches if launch.label in measured_labels]),
         answers=judged_answers(run.folder),

@@ -15,6 +15,7 @@ from harness.engines.base import EngineVariant
 from harness.engines.selection import make_engine_variants
 from harness.errors import NothingMeasuredError, UsageError
 from harness.files import now, write_json, write_whole
+from harness.metrics.samples import Group
 from harness.metrics.summary import prefix_hits, summarize
 from harness.plain_text import visible
 from harness.records.cell import CellRecords
@@ -220,7 +221,7 @@ class Run:
             self.info.interrupted = is_so
             write_json(self.folder / RUN, self.info)
 
-    def keep(self, cell: Cell, records: CellRecords, notify: Notify, **fields: Any) -> None:
+    def keep(self, cell: Cell, records: CellRecords, group: Group, notify: Notify, **fields: Any) -> None:
         """Write the raw tables of a measured cell, then its entry in the journal, with these fields."""
         write_cell(self.folder, cell.index, records)
         failed = int(records.requests["error"].notna().sum())
@@ -234,14 +235,12 @@ class Run:
         )
         counted = {} if entry.prefix_cache is None else {cell.index: entry.prefix_cache}
         [summary, *_] = summarize(
-            records.requests,
-            records.chunks,
+            [group],
             slo=self.settings.slo,
-            cut=self.settings.cut,
             calibration=self.calibration,
             machines=watched([entry]),
             wanted_s=self.settings.measured_s,
-            prefixes=prefix_hits(records.requests, counted),
+            prefixes=prefix_hits([group], counted),
             drafted=entry.drafted,
             server=records.server,
         )

@@ -105,7 +105,7 @@ def _online(run: Run, asked: Asked) -> Charts:
         if chart.series:
             ecdfs[metric][load] = marked(chart, cells)
     main, *_ = latencies("headline")
-    firsts = over_time.same_load([repeats[0].whole or repeats[0] for repeats in by_load(groups)])
+    firsts = over_time.same_load([repeats[0].whole for repeats in by_load(groups)])
     heavy = firsts[heaviest(firsts)]
     return replace(
         of_all,

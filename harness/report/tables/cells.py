@@ -198,11 +198,7 @@ def nodes_table(
     """
     if not senders:
         return None
-    pairs = [
-        (group, node)
-        for group in groups
-        for node in senders.get(int((group.whole or group).requests["cell"].iloc[0]), ())
-    ]
+    pairs = [(group, node) for group in groups for node in senders.get(group.cell, ())]
     cells, nodes = [group for group, _ in pairs], [node for _, node in pairs]
     clocks = [node.clock for node in nodes]
     drifts = [f"{signed(clock.drift_ppm, 0)} ± {clock.drift_bound_ppm:.0f}" for clock in clocks]

@@ -42,9 +42,9 @@ def build(rows: Sequence[dict[str, Any]]) -> Tables:
     )
 
 
-def summaries(rows: Sequence[dict[str, Any]], **known: Any) -> list[OnlineSummary]:
+def summaries(rows: Sequence[dict[str, Any]], cut: Cut | None = None, **known: Any) -> list[OnlineSummary]:
     """The summaries of requests."""
-    return summarize(*build(rows), **known)
+    return summarize(split(*build(rows), cut), **known)
 
 
 def compare(requests: pd.DataFrame, chunks: pd.DataFrame, cut: Cut | None = None) -> list[Comparison]:

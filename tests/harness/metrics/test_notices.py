@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import hypergeom
 
 from harness.metrics.notices import at_least_by_chance
+from harness.metrics.samples import split
 from harness.metrics.summary import prefix_hits
 from harness.metrics.validity import too_brief
 from harness.report.tables.saved_work import prefix_table
@@ -248,10 +249,10 @@ def test_what_a_template_begins_with_may_be_cached(cached: int, found: list[str]
 def test_a_request_that_reports_nothing_cached_counts_where_another_does() -> None:
     """vLLM and SGLang leave a 0 out of the usage."""
     rows: list[dict[str, Any]] = [{"input_tokens": 1000, "chunks": [(0.1, 1)]} for _ in range(200)]
-    [silent] = prefix_hits(build(rows)[0], {})
+    [silent] = prefix_hits(split(*build(rows)), {})
     rows[7]["cached_tokens"] = 992
     rows[8] |= {"error": "timeout", "chunks": []}
-    [said] = prefix_hits(build(rows)[0], {})
+    [said] = prefix_hits(split(*build(rows)), {})
     assert silent.reported is None and said.reported == pytest.approx(992 / 199_000)
 
 
@@ -261,7 +262,7 @@ def test_a_cache_is_seen_without_a_tokenizer() -> None:
         {"input_tokens": None, "prompt_tokens": 100, "cached_tokens": 90, "chunks": [(0.1, 1)]}
         for _ in range(200)
     ]
-    hits = prefix_hits(build(rows)[0], {})
+    hits = prefix_hits(split(*build(rows)), {})
     assert hits[0].reported == pytest.approx(0.9)
     assert "cached" in kinds(summaries(rows, prefixes=hits)[0])
     table = prefix_table(hits)
@@ -269,7 +270,7 @@ def test_a_cache_is_seen_without_a_tokenizer() -> None:
     # turns begin alike, and so do prompts of a template
     for changed in ({"session": 0}, {"session": None, "cached_tokens": 0}, {"cached_tokens": 16}):
         rows = [row | changed for row in rows]
-        assert "cached" not in kinds(summaries(rows, prefixes=prefix_hits(build(rows)[0], {}))[0])
+        assert "cached" not in kinds(summaries(rows, prefixes=prefix_hits(split(*build(rows)), {}))[0])
 
 
 def test_a_cpu_that_ran_slower_in_one_repeat() -> None:

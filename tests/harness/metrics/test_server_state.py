@@ -112,8 +112,8 @@ def of_cache(
     ]  # fmt: skip
     requests, chunks = build(rows)
     count = PrefixCount(hits=hits, queries=queries, source="page", by_cache=by_cache)
-    [hits_of_cell] = prefix_hits(requests, {0: count}, ["openai"] if caching else [])
     [group] = split(requests, chunks)
+    [hits_of_cell] = prefix_hits([group], {0: count}, ["openai"] if caching else [])
     return hits_of_cell, group
 
 

@@ -111,7 +111,7 @@ def test_lag_that_can_change_no_verdict_is_a_notice(
     ttft_s: tuple[float, float], lag_s: float, valid: bool
 ) -> None:
     tables = two_engines(ttft_s, lag_s)
-    strict = summarize(*tables)
+    strict = summarize(split(*tables))
     judged = with_harmless_lag(strict, compare(*tables))
     late = [each for each in judged if each.label == "b"]
     assert not any(each.valid for each in strict if each.label == "b") and len(late) == 4
@@ -199,7 +199,7 @@ def test_how_many_processes_would_do(
     assert bool(reasons) == bool(needed)
     assert max((reason.values["clients"] for reason in reasons), default=0) == needed
     assert not any(reason.kind == "busy" for reason in invalid_reasons(group))
-    assert [s.clients_needed for s in summarize(*sent(load, *requests), calibration=known)] == [
+    assert [s.clients_needed for s in summarize(split(*sent(load, *requests)), calibration=known)] == [
         needed or None
     ] * 2
 
@@ -223,7 +223,7 @@ def failing(tolerated: bool | None) -> Tables:
 
 
 def test_a_server_that_fails_never_looks_faster() -> None:
-    a, _, b, _ = summarize(*failing(tolerated=True))
+    a, _, b, _ = summarize(split(*failing(tolerated=True)))
     assert a.valid and b.valid and b.num_error == 10
     assert b.ttft_ms.p50 == pytest.approx(100) and b.ttft_ms.p90 is None
     assert (b.ttft_ms.p99, b.ttft_ms.mean, b.ttft_ms.max, b.ttft_ms.censored) == (None, None, None, 10)
@@ -236,6 +236,6 @@ def test_a_server_that_fails_never_looks_faster() -> None:
 
 @pytest.mark.parametrize("tolerated", [False, None])
 def test_more_failures_than_are_tolerated_make_a_cell_invalid(tolerated: bool | None) -> None:
-    *_, b, _ = summarize(*failing(tolerated))
+    *_, b, _ = summarize(split(*failing(tolerated)))
     assert [(fact.kind, fact.values["failed"]) for fact in b.invalid_reasons] == [("failures", 10)]
     assert b.ttft_ms.p99 == pytest.approx(100) and not b.ttft_ms.censored

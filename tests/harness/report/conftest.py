@@ -154,7 +154,7 @@ def make_online(
         ).model_copy(
             update={"trace": TRACE.model_copy(update={"name": trace, "requests": n, "changed": n * 3 // 8})}
         ),
-        summaries=summarize(*raw, slo=Slo(ttft_ms=200, tpot_ms=12)),
+        summaries=summarize(split(*raw), slo=Slo(ttft_ms=200, tpot_ms=12)),
         comparisons=compare_points([measure(repeats) for repeats in by_load(split(*raw))]),
         skipped=[skipped] if faults else [],
     )

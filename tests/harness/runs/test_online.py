@@ -19,6 +19,7 @@ from harness.engines.base import Engine, EngineSettings, Server
 from harness.engines.registry import get_engine
 from harness.engines.running.address import Address
 from harness.errors import BenchError, CleanupError, EngineError, UsageError
+from harness.metrics.samples import split
 from harness.records.cell import CellRecords
 from harness.records.columns import REQUESTS
 from harness.report.text import provenance
@@ -212,7 +213,8 @@ def test_engines_are_in_the_order_asked_for(tmp_path: Path) -> None:
         }  # fmt: skip
         requests = pd.DataFrame([{name: known.get(name) for name in REQUESTS.names}])
         chunks = pd.DataFrame({"cell": cell.index, "request": 0, "t": [0.1, 0.2], "tokens": 1})
-        run.keep(cell, CellRecords(requests, chunks), lambda event: None)
+        [group] = split(requests, chunks)
+        run.keep(cell, CellRecords(requests, chunks), group, lambda event: None)
     _, results = resume_online(tmp_path)
     assert list(dict.fromkeys(summary.label for summary in results.summaries)) == ["vLLM", "roseinfer"]
     assert {(comparison.a, comparison.b) for comparison in results.comparisons} == {("vLLM", "roseinfer")}
