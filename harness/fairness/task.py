@@ -196,15 +196,13 @@ def judge_task(items: Sequence[Item], replies: Mapping[str, TaskReply]) -> TaskS
 
 def _below(kind: FactKind, reply: TaskReply, other: str, better: TaskReply, p: float) -> Fact:
     """State that a score is below that of another engine."""
-    return Fact(
-        kind=kind,
-        values={
-            "right": sum(reply.right),
-            "items": len(reply.right),
-            "failed": reply.failed,
-            "other": other,
-            "other_right": sum(better.right),
-            "other_failed": better.failed,
-            "p": p,
-        },
+    return Fact.of(
+        kind,
+        right=sum(reply.right),
+        items=len(reply.right),
+        failed=reply.failed,
+        other=other,
+        other_right=sum(better.right),
+        other_failed=better.failed,
+        p=p,
     )

@@ -26,7 +26,7 @@ from harness.metrics.stability import (
     repeats_disagree,
 )
 from harness.metrics.validity import few_rounds, lag_limit_ms, one_late, too_brief, wrong_calls
-from harness.schema.facts import Fact, Scope, Value
+from harness.schema.facts import Fact, Value
 from harness.schema.load import Batch, ClosedLoop, Load, Ramp, RateSeries, RequestRate, from_light_to_heavy
 from harness.schema.machines import MachineLoad
 from harness.schema.metric import MS
@@ -113,8 +113,8 @@ def _opening(group: Group, is_later: npt.NDArray[np.bool_]) -> list[Fact]:
     later_p90, later_p99 = (float(level) for level in Ordered(ttft_ms[is_later], None).percentiles([90, 99]))
     if p99 < OPENING_FACTOR * later_p99:
         return []
-    values: dict[str, Value] = {"requests": first, "ttft_p90_ms": p90, "ttft_p99_ms": p99}
-    return [Fact(kind="opening", values=values | {"later_p90_ms": later_p90, "later_p99_ms": later_p99})]
+    later = {"later_p90_ms": later_p90, "later_p99_ms": later_p99}
+    return [Fact.of("opening", requests=first, ttft_p90_ms=p90, ttft_p99_ms=p99, **later)]
 
 
 def at_least_by_chance(least: int, total: int, first: int, drawn: int) -> float:
@@ -133,7 +133,7 @@ def _turns_waited(group: Group) -> list[Fact]:
     """State that turns with times of their own were sent late, as those before them had not ended."""
     late_s = group.requests["late_s"]
     turns, late = int(late_s.notna().sum()), int((late_s > 0).sum())
-    return [Fact(kind="turns_waited", values={"late": late, "turns": turns})] if 2 * late > turns else []
+    return [Fact.of("turns_waited", late=late, turns=turns)] if 2 * late > turns else []
 
 
 def _large_chunks(group: Group, tokens_per_step: float | None = None) -> Fact | None:
@@ -170,7 +170,7 @@ def _large_chunks(group: Group, tokens_per_step: float | None = None) -> Fact | 
     icl = group.sample("icl_ms")
     if icl.n:
         values["icl_ms"] = icl.levels["p50"]
-    return Fact(kind="large_chunks", values=values)
+    return Fact.of("large_chunks", **values)
 
 
 def machine_notices(group: Group, machines: Machines) -> list[Fact]:
@@ -259,7 +259,7 @@ def _slower(
     waiting, fewer = (_others_waiting(repeats[summary.label, summary.load]) for summary in (light, heavy))
     if waiting > fewer:
         values |= {"waiting": waiting, "heavier_waiting": fewer}
-    return Fact(kind="slower_when_lighter", scope=Scope(engine=light.label, load=light.load), values=values)
+    return Fact.of("slower_when_lighter", light.label, **values).within(load=light.load)
 
 
 def _others_waiting(repeats: Sequence[Group]) -> int:
@@ -272,21 +272,21 @@ def _cached(group: Group, prefixes: PrefixHits) -> Fact | None:
     """State that prompts were answered from a cache that had them before, or were not and could have been, or
     that nobody reports it."""
     if prefixes.excess:
-        return Fact(kind="foreign_counters", values={"excess": prefixes.excess})
+        return Fact.of("foreign_counters", excess=prefixes.excess)
     if prefixes.reported is None:
-        return Fact(kind="unreported") if group.engine == RUNNING_SERVER else None
+        return Fact.of("unreported") if group.engine == RUNNING_SERVER else None
     requests = group.whole.requests
     if not prefixes.prompt_tokens:  # texts without a tokenizer
         of_template = 0 < requests["cached_tokens"].sum() <= _of_template(requests) * len(requests)
         is_expected = not prefixes.reported or of_template or requests["session"].notna().any()
-        return None if is_expected else Fact(kind="cached", values={"share": prefixes.reported})
+        return None if is_expected else Fact.of("cached", share=prefixes.reported)
     sent = requests["reusable_tokens"].dropna()
     slack = max(BEGIN_TOKENS, _of_template(requests)) * len(sent) + PART_OF_A_BLOCK * int((sent > 0).sum())
     if prefixes.missed * prefixes.prompt_tokens > slack and prefixes.missed > prefixes.possible / 2:
-        return Fact(kind="few_hits", values={"share": prefixes.reported, "possible": prefixes.possible})
+        return Fact.of("few_hits", share=prefixes.reported, possible=prefixes.possible)
     if (prefixes.reported - prefixes.possible) * prefixes.prompt_tokens <= slack:
         return None
-    return Fact(kind="cached", values={"share": prefixes.reported, "possible": prefixes.possible})
+    return Fact.of("cached", share=prefixes.reported, possible=prefixes.possible)
 
 
 def hidden_cache(first_ms: Sequence[float], again_ms: Sequence[float], cached_tokens: int) -> Iterator[Fact]:
@@ -302,8 +302,7 @@ def hidden_cache(first_ms: Sequence[float], again_ms: Sequence[float], cached_to
     """
     first, again = float(np.median(first_ms)), float(np.median(again_ms))
     if not cached_tokens and max(again_ms) < min(first_ms) and again < KNOWN_AGAIN * first:
-        values: dict[str, Value] = {"first_ms": first, "again_ms": again, "prompts": len(first_ms)}
-        yield Fact(kind="hidden_cache", values=values)
+        yield Fact.of("hidden_cache", first_ms=first, again_ms=again, prompts=len(first_ms))
 
 
 def _of_template(requests: pd.DataFrame) -> int:
@@ -326,37 +325,34 @@ def count_notices(group: Group) -> Iterator[Fact]:
         waited = np.zeros(len(good))
         waited[group.gaps.request[starts]] = group.gaps.gap_ms[starts]
         ttft_ms = group.metrics["ttft_ms"].to_numpy()
-        high_ms = ttft_ms + np.where(extra, waited, 0.0)
-        ends: dict[str, Value] = {
-            "ttft_ms": float(np.nanmedian(ttft_ms)),
-            "ttft_high_ms": float(np.nanmedian(high_ms)),
-        }
-        yield Fact(kind="extra_chunk", values={"share": float(extra.mean()), **ends})
+        low, high = np.nanmedian(ttft_ms), np.nanmedian(ttft_ms + np.where(extra, waited, 0.0))
+        ends = {"ttft_ms": float(low), "ttft_high_ms": float(high)}
+        yield Fact.of("extra_chunk", share=float(extra.mean()), **ends)
     inferred = inferred & ~extra
     factor = _apart(tokens[counted].sum(), text_tokens[counted].sum())
     if factor > COUNT_FACTOR and (text_tokens[counted].sum() > tokens[counted].sum() or np.any(inferred)):
         sums = {"counted": float(tokens[counted].sum()), "found": float(text_tokens[counted].sum())}
-        yield Fact(kind="miscounted", values={**sums, "factor": factor})
+        yield Fact.of("miscounted", **sums, factor=factor)
     elif np.any(inferred):
         values: dict[str, Value] = {"share": float(inferred.mean())}
         unchecked = inferred & ~counted
         if np.any(unchecked):
             values["factor"] = _apart(tokens[unchecked].sum(), chunks[unchecked].sum())
-        yield Fact(kind="inferred", values=values)
+        yield Fact.of("inferred", **values)
     if np.any(estimated := (good["token_source"] == "estimated").to_numpy()):
-        yield Fact(kind="estimated", values={"share": float(estimated.mean())})
+        yield Fact.of("estimated", share=float(estimated.mean()))
     unread = good["unread_fields"].dropna() if "unread_fields" in good else good["error"].dropna()
     hidden = int(good["hidden_tokens"].sum())
     if len(unread):
-        values = {"fields": str(unread.mode().iloc[0]), "share": len(unread) / len(good)}
-        yield Fact(kind="unread_fields", values=values)
+        fields, share = str(unread.mode().iloc[0]), len(unread) / len(good)
+        yield Fact.of("unread_fields", fields=fields, share=share)
     elif hidden:
-        yield Fact(kind="hidden", values={"hidden": hidden, "tokens": hidden + int(tokens.sum())})
+        yield Fact.of("hidden", hidden=hidden, tokens=hidden + int(tokens.sum()))
     yield from _other_models(good)
     if group.impossible:
-        yield Fact(kind="impossible_times", values={"share": group.impossible})
+        yield Fact.of("impossible_times", share=group.impossible)
     if len(good) and not prompt_tokens(good).any():
-        yield Fact(kind="uncounted_prompts")
+        yield Fact.of("uncounted_prompts")
 
 
 def _apart(a: float, b: float) -> float:
@@ -373,20 +369,19 @@ def _other_models(good: pd.DataFrame) -> Iterator[Fact]:
     by_adapter = names.groupby(good["adapter"].astype(object).fillna(""))
     if all(len(of_one.unique()) == 1 for _, of_one in by_adapter):
         named = dict.fromkeys(names.dropna())
-        yield from [Fact(kind="named_otherwise", values={"named": ", ".join(named)})] if named else []
+        yield from [Fact.of("named_otherwise", named=", ".join(named))] if named else []
     else:
         named = dict.fromkeys(names.dropna().value_counts().index[:3])
-        values: dict[str, Value] = {"named": ", ".join(named), "share": float(names.notna().mean())}
-        yield Fact(kind="other_model", values=values)
+        yield Fact.of("other_model", named=", ".join(named), share=float(names.notna().mean()))
 
 
 def _connections(group: Group) -> Iterator[Fact]:
     """State that requests were sent again, or waited for a connection longer than a client may be late."""
     requests = group.whole.requests
     if resent := int((_column(requests, "resent") > 0).sum()):
-        yield Fact(kind="resent", values={"resent": resent, "requests": len(requests)})
+        yield Fact.of("resent", resent=resent, requests=len(requests))
     if failed := int(np.nansum(_column(requests, "tolerated"))):
-        yield Fact(kind="tolerated", values={"failed": failed, "requests": len(requests)})
+        yield Fact.of("tolerated", failed=failed, requests=len(requests))
     yield from _retried(group)
     waits_ms = _column(group.requests, "connecting_s") * MS
     if not group.sample("ttft_ms").size:
@@ -394,8 +389,8 @@ def _connections(group: Group) -> Iterator[Fact]:
     limit_ms = lag_limit_ms(group)
     slow = int((waits_ms > limit_ms).sum())
     if slow > max(1, len(waits_ms) // 100):
-        values: dict[str, Value] = {"slow": slow, "requests": len(waits_ms), "limit_ms": limit_ms}
-        yield Fact(kind="slow_connect", values=values | {"most_ms": float(np.nanmax(waits_ms))})
+        most_ms = float(np.nanmax(waits_ms))
+        yield Fact.of("slow_connect", slow=slow, requests=len(waits_ms), limit_ms=limit_ms, most_ms=most_ms)
 
 
 def _retried(group: Group) -> Iterator[Fact]:
@@ -413,7 +408,7 @@ def _retried(group: Group) -> Iterator[Fact]:
             shown = [50] if missing(99, ordered.n) else [50, 99]
             levels = zip(shown, ordered.percentiles(shown), strict=True)
             values |= {f"{name}p{q}_ms": float(level) for q, level in levels if np.isfinite(level)}
-    yield Fact(kind="retried", values=values)
+    yield Fact.of("retried", **values)
 
 
 def _column(table: pd.DataFrame, name: str) -> npt.NDArray[np.float64]:

@@ -97,7 +97,7 @@ def page_facts(group: Group, readings: pd.DataFrame) -> list[Fact]:
         if share:
             times = {name: each.slower_while(edges, holds) for name, each in waits(group).items()}
             slower = {name: ratio for name, ratio in times.items() if ratio is not None}
-            facts.append(Fact(kind=kind, values=of_kind | {"share": share} | slower))
+            facts.append(Fact.of(kind, **of_kind, share=share, **slower))
     return [fact.within(group.label, group.load, group.repeat) for fact in facts]
 
 

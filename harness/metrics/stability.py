@@ -15,7 +15,7 @@ import pandas as pd
 
 from harness.metrics.percentiles import ranks
 from harness.metrics.samples import scheduled
-from harness.schema.facts import Fact, FactKind, Value
+from harness.schema.facts import Fact, FactKind
 from harness.schema.machines import MachineLoad
 
 Floats = npt.NDArray[np.float64]
@@ -119,7 +119,7 @@ def drift(sent: Floats, values_by_metric: Mapping[str, Floats]) -> list[Fact]:
         values_by_metric: by name, (n,) values of the same requests, NaN where there is none.
     """
     return [
-        Fact(kind="drift", values={"metric": name, **change})
+        Fact.of("drift", metric=name, **change)
         for name, values in values_by_metric.items()
         if (change := _changed(sent, values)) is not None
     ]
@@ -136,7 +136,7 @@ def growing(sent: Floats, in_flight: Floats) -> list[Fact]:
     if change is None:
         return []
     kind: FactKind = "growing" if change["after"] > change["before"] else "drift"
-    return [Fact(kind=kind, values={**change})]
+    return [Fact.of(kind, **change)]
 
 
 def _changed(sent: Floats, values: Floats) -> dict[str, float] | None:
@@ -190,10 +190,8 @@ def behind_or_stalled(requests: pd.DataFrame) -> Fact | None:
     stalled_s = 0.0 if slowed else _stalled_s(requests)
     if stalled_s is None:
         return None
-    values: dict[str, Value] = {"offered": float(offered), "answered": float(achieved)}
-    if stalled_s:
-        return Fact(kind="stalled", values=values | {"stalled_s": stalled_s})
-    return Fact(kind="behind", values=values)
+    rates = {"offered": float(offered), "answered": float(achieved)}
+    return Fact.of("stalled", **rates, stalled_s=stalled_s) if stalled_s else Fact.of("behind", **rates)
 
 
 def _stalled_s(requests: pd.DataFrame) -> float | None:
@@ -237,22 +235,20 @@ def disturbed(load: MachineLoad, engine_is_ours: bool = True) -> list[Fact]:
     facts = []
     if engine_is_ours and is_busy(load):
         most = max(load.foreign_cores_max, load.foreign_cores_mean)
-        values: dict[str, Value] = {"cores": load.foreign_cores_mean, "most": most, "of": load.cpus}
-        facts.append(Fact(kind="foreign_load", values=values))
+        facts.append(Fact.of("foreign_load", cores=load.foreign_cores_mean, most=most, of=load.cpus))
     if load.steal_share > STEAL_SHARE:
-        facts.append(Fact(kind="stolen_time", values={"share": load.steal_share}))
+        facts.append(Fact.of("stolen_time", share=load.steal_share))
     for index, share in enumerate(load.gpus_busy_before if engine_is_ours else ()):
         if share is not None and share > GPU_BUSY_SHARE:
-            facts.append(Fact(kind="gpu_in_use", values={"gpu": str(index), "share": share}))
+            facts.append(Fact.of("gpu_in_use", gpu=str(index), share=share))
     for index, gpu in enumerate(load.gpus):
         for reason, share in gpu.throttled.items():
             if share <= THROTTLED_SHARE:
                 continue
-            values = {"gpu": str(index), "share": share}
             if reason == POWER_CAP:
-                facts.append(Fact(kind="power_capped", values=values))
+                facts.append(Fact.of("power_capped", gpu=str(index), share=share))
             else:
-                facts.append(Fact(kind="throttled", values=values | {"reason": reason}))
+                facts.append(Fact.of("throttled", gpu=str(index), share=share, reason=reason))
     return facts
 
 
@@ -271,7 +267,7 @@ def clocks_differ(repeats: Sequence[MachineLoad]) -> list[Fact]:
     clocks = [load.cpu_mhz_median for load in repeats if load.cpu_mhz_median is not None and not load.gpus]
     if not clocks or min(clocks) >= SLOWED_CLOCK * max(clocks):
         return []
-    return [Fact(kind="slower_clock", values={"low_mhz": min(clocks), "high_mhz": max(clocks)})]
+    return [Fact.of("slower_clock", low_mhz=min(clocks), high_mhz=max(clocks))]
 
 
 def repeats_disagree(medians: Mapping[str, Sequence[float]]) -> list[Fact]:
@@ -285,6 +281,5 @@ def repeats_disagree(medians: Mapping[str, Sequence[float]]) -> list[Fact]:
         positive = [value for value in values if value > 0]
         if len(positive) < 2 or float(np.std([log(value) for value in positive], ddof=1)) <= REPEATS_SPREAD:
             continue
-        ends: dict[str, Value] = {"metric": name, "low": min(positive), "high": max(positive)}
-        facts.append(Fact(kind="repeats_differ", values=ends))
+        facts.append(Fact.of("repeats_differ", metric=name, low=min(positive), high=max(positive)))
     return facts

@@ -17,7 +17,7 @@ from harness.metrics.percentiles import Ordered, missing
 from harness.metrics.rankings import REAL
 from harness.metrics.rates import duration_s
 from harness.metrics.samples import Group
-from harness.schema.facts import Fact, FactKind, Scope, Value
+from harness.schema.facts import Fact, FactKind, Value
 from harness.schema.fairness import TaskScores
 from harness.schema.load import Batch, ClosedLoop, Load
 from harness.schema.machines import Calibration
@@ -69,12 +69,12 @@ def _invalid(group: Group) -> list[Fact]:
     failed = int(has_failed.sum()) - stopped
     if group.metrics.empty:
         unmeasured = group.uncut is not None and group.requests.empty
-        return [Fact(kind="unmeasured" if unmeasured else "no_success")]
-    values: dict[str, Value] = {"failed": failed, "requests": len(everything) - stopped}
-    failures = Fact(kind="failures", values=values | {"stopped": stopped} if stopped else values)
+        return [Fact.of("unmeasured" if unmeasured else "no_success")]
+    unsent = {"stopped": stopped} if stopped else {}
+    failures = Fact.of("failures", failed=failed, requests=len(everything) - stopped, **unsent)
     if isinstance(group.load, Batch):
         return [failures] if failed else []  # its clock runs from the first prompt that may be sent
-    late = [Fact(kind="late", values=lag.values) for lag in _lags(group) if lag.judged_ms > lag.limit_ms]
+    late = [Fact.of("late", **lag.values) for lag in _lags(group) if lag.judged_ms > lag.limit_ms]
     wrong = [fact for fact in wrong_calls(group) if fact.kind == "invalid_calls"]
     return [*([failures] if failed else []), *late, *wrong]
 
@@ -86,7 +86,7 @@ def wrong_calls(group: Group) -> list[Fact]:
         return []
     wrong = int(requests["bad_calls"].sum())
     kind: FactKind = "invalid_calls" if wrong > MOST_WRONG_CALLS * calls else "some_invalid_calls"
-    return [Fact(kind=kind, values={"wrong": wrong, "calls": calls})] if wrong else []
+    return [Fact.of(kind, wrong=wrong, calls=calls)] if wrong else []
 
 
 def late_alone(group: Group) -> Fact | None:
@@ -137,7 +137,7 @@ def _without_lag(summary: OnlineSummary, difference_ms: float) -> OnlineSummary:
 def one_late(group: Group) -> list[Fact]:
     """State each sender of fewer than 100 requests that sent one of them late."""
     return [
-        Fact(kind="one_late", values=lag.sender | {"lag_ms": lag.highest_ms, "limit_ms": lag.limit_ms})
+        Fact.of("one_late", **lag.sender, lag_ms=lag.highest_ms, limit_ms=lag.limit_ms)
         for lag in _lags(group)
         if lag.few and lag.judged_ms <= lag.limit_ms < lag.highest_ms
     ]
@@ -218,15 +218,15 @@ def few_rounds(load: Load, sent: int) -> list[Fact]:
     """State that a closed loop of `sent` requests is over before it is steady."""
     if not isinstance(load, ClosedLoop) or sent >= MIN_ROUNDS * load.concurrency:
         return []
-    return [Fact(kind="few_rounds", scope=Scope(load=load), values={"requests": sent})]
+    return [Fact.of("few_rounds", requests=sent).within(load=load)]
 
 
 def too_brief(seconds: float, wanted_s: float = 0.0) -> Fact | None:
     """State that a cell was measured for less than SHORT_CELL_S, or than `wanted_s`."""
     if seconds >= max(wanted_s, SHORT_CELL_S):
         return None
-    values: dict[str, Value] = {"seconds": seconds}
-    return Fact(kind="brief", values=values | {"wanted_s": wanted_s} if wanted_s > seconds else values)
+    wanted = {"wanted_s": wanted_s} if wanted_s > seconds else {}
+    return Fact.of("brief", seconds=seconds, **wanted)
 
 
 def discredit(summary: OnlineSummary, why: Fact | None) -> OnlineSummary:
@@ -272,13 +272,8 @@ def _too_busy(requests: pd.DataFrame, load: Load, calibration: Calibration | Non
         limit, busiest = CEILING_SHARE * most, float(of_each.max() / seconds)
         if busiest > limit:
             needed = max(len(clients) + 1, _processes(of_each.sum() / seconds / limit, load))
-            values: dict[str, Value] = {
-                "unit": unit,
-                "per_s": busiest,
-                "ceiling_per_s": float(most),
-                "clients": needed,
-            }
-            facts.append(Fact(kind="busy", values=values))
+            busy = Fact.of("busy", unit=unit, per_s=busiest, ceiling_per_s=float(most), clients=needed)
+            facts.append(busy)
     return facts
 
 

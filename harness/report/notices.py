@@ -306,7 +306,7 @@ def _preset(run: Run) -> Iterator[Fact]:
     values: dict[str, Value] = preset.model_dump(exclude={"deviations"})
     if preset.deviations:
         values["deviations"] = ", ".join(preset.deviations)
-    yield Fact(kind="deviates" if preset.deviations else "conforms", values=values)
+    yield Fact.of("deviates" if preset.deviations else "conforms", **values)
 
 
 def _random_drafts(run: Run) -> Iterator[Fact]:
