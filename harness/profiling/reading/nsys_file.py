@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from harness.profiling.reading.timeline import Column, Names, Timeline, TraceError
+from harness.profiling.reading.timeline import Column, Timeline, TraceError, numbering
 
 US = 1e-3
 PROCESS = ~0xFFFFFF
@@ -79,31 +79,26 @@ def _read(path: Path, database: sqlite3.Connection, rank: int) -> Timeline:
     )
     of_device = f"WHERE deviceId = {chosen}"
     texts = dict(database.execute("SELECT id, value FROM StringIds"))
-    names, links = Names(), _Links()
+    names, links = numbering(), numbering()  # ids of links begin anew in every process
     device, calls, ranges = Column(), Column(), Column()
 
     def rows(table: str, columns: str, where: str = "") -> Iterator[tuple[int, ...]]:
         if table in tables:
             yield from database.execute(f"SELECT start, end, {columns} FROM {table} {where}")
 
-    for start, end, name, link, process, stream in rows(
-        "CUPTI_ACTIVITY_KIND_KERNEL", "demangledName, correlationId, globalPid, streamId", of_device
-    ):
-        text = texts.get(name, "unknown kernel")
-        device.add(names[text], start * US, end * US, process | stream, links[process, link])
-    for start, end, kind, link, process, stream in rows(
-        "CUPTI_ACTIVITY_KIND_MEMCPY", "copyKind, correlationId, globalPid, streamId", of_device
-    ):
-        text = COPIES.get(kind, "Memcpy")
-        device.add(names[text], start * US, end * US, process | stream, links[process, link])
-    for start, end, link, process, stream in rows(
-        "CUPTI_ACTIVITY_KIND_MEMSET", "correlationId, globalPid, streamId", of_device
-    ):
-        device.add(names["Memset"], start * US, end * US, process | stream, links[process, link])
-    for start, end, link, process, stream in rows(
-        "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "correlationId, globalPid, streamId", of_device
-    ):
-        device.add(names["CUDA graph"], start * US, end * US, process | stream, links[process, link])
+    of_kinds: dict[str, tuple[str, Mapping[int, str], str]] = {
+        "KERNEL": ("demangledName", texts, "unknown kernel"),
+        "MEMCPY": ("copyKind", COPIES, "Memcpy"),
+        "MEMSET": ("0", {}, "Memset"),
+        "GRAPH_TRACE": ("0", {}, "CUDA graph"),
+    }
+    for kind, (column, known, otherwise) in of_kinds.items():
+        columns = f"{column}, correlationId, globalPid, streamId"
+        for start, end, what, link, process, stream in rows(
+            f"CUPTI_ACTIVITY_KIND_{kind}", columns, of_device
+        ):
+            number = names[known.get(what, otherwise)]
+            device.add(number, start * US, end * US, process | stream, links[process, link])
     for start, end, name, link, thread in rows(
         "CUPTI_ACTIVITY_KIND_RUNTIME", "nameId, correlationId, globalTid"
     ):
@@ -124,18 +119,8 @@ def _read(path: Path, database: sqlite3.Connection, rank: int) -> Timeline:
     if not len(device.start):
         raise TraceError(path, "it holds no kernels", "profile a server that uses the GPU, under load")
     empty = Column().spans()
-    return Timeline(names.list(), empty, calls.spans(), ranges.spans(), device.spans())
+    return Timeline(list(names), empty, calls.spans(), ranges.spans(), device.spans())
 
 
 #: What torch's emit_nvtx puts after a name.
 _EXTRAS = re.compile(r", (seq|op_id|sizes|input_op_ids) = .*$")
-
-
-class _Links:
-    """One number for each correlation id of a process: the ids begin anew in every process."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[tuple[int, int], int] = {}
-
-    def __getitem__(self, key: tuple[int, int]) -> int:
-        return self._numbers.setdefault(key, len(self._numbers))

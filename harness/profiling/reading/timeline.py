@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from array import array
+from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -88,14 +91,6 @@ class Column:
         return Spans(name[order], start[order], end[order], thread[order], link[order])
 
 
-class Names:
-    """Gives each different text a number."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-
-    def __getitem__(self, text: str) -> int:
-        return self._numbers.setdefault(text, len(self._numbers))
-
-    def list(self) -> list[str]:
-        return list(self._numbers)
+def numbering() -> defaultdict[Any, int]:
+    """Return a mapping that gives each different key the next number, from 0."""
+    return defaultdict(count().__next__)

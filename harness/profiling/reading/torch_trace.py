@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from harness.profiling.reading.timeline import Column, Names, Timeline, TraceError
+from harness.profiling.reading.timeline import Column, Timeline, TraceError, numbering
 
 #: Characters read at once, and the longest that one event may be.
 WINDOW, LONGEST_EVENT = 1 << 22, 1 << 25
@@ -27,7 +27,7 @@ def read_torch_trace(path: Path) -> Timeline:
     Raises:
         TraceError: not there, empty, not such a file, or it ends in the middle.
     """
-    names, threads = Names(), Names()
+    names, threads = numbering(), numbering()
     ops, calls, ranges, device = columns = [Column() for _ in range(4)]
     by_category = {
         "cpu_op": ops,
@@ -51,7 +51,7 @@ def read_torch_trace(path: Path) -> Timeline:
         raise TraceError(path, f"an event is not like those of torch: {error!r}", "profile again") from None
     if not len(ops.start) and not len(device.start):
         raise TraceError(path, "it holds neither operators nor kernels", "profile again, under load")
-    return Timeline(names.list(), *(column.spans() for column in columns))
+    return Timeline(list(names), *(column.spans() for column in columns))
 
 
 def _events(path: Path) -> Iterator[dict[str, Any]]:
