@@ -263,17 +263,22 @@ def _judge(
 ) -> list[Gated]:
     """Every gate at every load of both, also where no request succeeded and nothing can be compared."""
     by_key = {(contrast.load, contrast.metric, contrast.statistic): contrast for contrast in contrasts}
-    gated = []
-    for gate in gates:
-        key = gate.metric, gate.statistic
-        for load, (_, new) in estimated.items():
-            if gate.metric == ERROR_RATE:
-                gated.append(judge_errors(gate, pair, load, b.failures(pair[1], load)))
-            elif gate.relative:
-                gated.append(judge_ratio(gate, pair, load, by_key.get((load, *key))))
-            else:
-                gated.append(judge_value(gate, pair, load, new.get(key)))
-    return gated
+    return [
+        judge(gate, pair, load, b, new, by_key.get((load, gate.metric, gate.statistic)))
+        for gate in gates
+        for load, (_, new) in estimated.items()
+    ]
+
+
+def judge(
+    term: GateTerm, engines: Pair, load: Load, b: StoredRun, new: Estimates, found: Contrast | None
+) -> Gated:
+    """Judge B by one term: its failures, its value, or what was found of B against A."""
+    if term.metric == ERROR_RATE:
+        return judge_errors(term, engines, load, b.failures(engines[1], load))
+    if term.relative:
+        return judge_ratio(term, engines, load, found)
+    return judge_value(term, engines, load, new.get((term.metric, term.statistic)))
 
 
 def worst_outcome(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.compare.compare_runs import judge_errors, judge_ratio, judge_value, worst_outcome
+from harness.compare.compare_runs import judge, worst_outcome
 from harness.compare.stored_run import StoredRun
 from harness.errors import UsageError
 from harness.history.store import Past, Store, alike_hash
@@ -121,18 +121,12 @@ def _judged(
     """Judge a load by all terms; without a past, only limits of the run alone can be decided."""
     keys = [(term.metric, term.statistic) for term in terms]
     new = run.estimates(label, load)
-    contrasts = {
+    found = {
         (contrasted.metric, contrasted.statistic): contrasted
         for contrasted in contrast(load, new, store.estimates(past, label, load) if past else {}, keys)
     }
-    gated = []
-    for term in terms:
-        key, where = (term.metric, term.statistic), ((label, label), load)
-        if term.metric == ERROR_RATE:
-            gated.append(judge_errors(term, *where, run.failures(label, load)))
-        elif term.relative:
-            judged = judge_ratio(term, *where, contrasts.get(key))
-            gated.append(judged if past else judged.model_copy(update={"reason": _NO_PAST}))
-        else:
-            gated.append(judge_value(term, *where, new.get(key)))
-    return gated
+    pair = label, label
+    gated = [judge(term, pair, load, run, new, found.get(key)) for term, key in zip(terms, keys, strict=True)]
+    if past:
+        return gated
+    return [each.model_copy(update={"reason": _NO_PAST}) if each.relative else each for each in gated]

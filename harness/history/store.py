@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from platformdirs import user_data_path
@@ -195,7 +195,7 @@ class Store:
         ).fetchall()
         order = {id: place for place, id in enumerate(past)}
         return [
-            Entry(past[run], label, parse_load(load), _estimate(statistic, *columns))
+            Entry(past[run], label, parse_load(load), _estimate(statistic, columns))
             for run, label, load, *columns in sorted(rows, key=lambda row: (row[1], row[2], order[row[0]]))
         ]
 
@@ -226,7 +226,7 @@ class Store:
             "FROM result WHERE run = ? AND label = ? AND load = ?",
             (past.id, label, load_text(load)),
         )
-        return {(metric, statistic): _estimate(statistic, *columns) for metric, statistic, *columns in rows}
+        return {(metric, statistic): _estimate(statistic, columns) for metric, statistic, *columns in rows}
 
 
 def _create(connection: sqlite3.Connection, path: Path) -> None:
@@ -269,26 +269,9 @@ def _columns(estimate: Estimate) -> tuple[object, ...]:
     return estimate.value, each, low, high, *counts, json.dumps(estimate.work)
 
 
-def _estimate(
-    statistic: str,
-    value: float,
-    each: str,
-    low: float | None,
-    high: float | None,
-    missing: int,
-    dependent: int,
-    withheld: int,
-    work: str,
-) -> Estimate:
+def _estimate(statistic: str, columns: Sequence[Any]) -> Estimate:
+    value, each, low, high, missing, dependent, withheld, work = columns
     within = None if low is None or high is None else (low, high)
     assumed = ASSUMED_OF_LATENCIES.get(statistic, ASSUMED_OF_RATES)
-    return Estimate(
-        value,
-        np.array(json.loads(each)),
-        within,
-        missing,
-        bool(dependent),
-        assumed,
-        withheld,
-        tuple(json.loads(work)),
-    )
+    repeats, drawn = np.array(json.loads(each)), tuple(json.loads(work))
+    return Estimate(value, repeats, within, missing, bool(dependent), assumed, withheld, drawn)
