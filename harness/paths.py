@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 
@@ -14,6 +16,14 @@ DATA = Path(str(resources.files("harness"))) / "data"
 CACHE = cache_folder()
 #: Put before code for `python -c`: the current folder is not searched.
 ELSEWHERE = "import sys; sys.path[:] = filter(None, sys.path)\n"
+
+
+def copies(file: str, variable: str, *folders: Path) -> Iterator[Path]:
+    """Yield the files of that name, in the folders that an environment variable names and then in `folders`:
+    in each itself, then in the folders in it."""
+    named = [Path(folder) for folder in os.environ.get(variable, "").split(os.pathsep) if folder]
+    for folder in (*named, *folders):
+        yield from filter(Path.is_file, (folder / file, *sorted(folder.glob(f"*/{file}"))))
 
 
 def module_command(name: str, python: Path | str = sys.executable) -> list[str]:

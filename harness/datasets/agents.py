@@ -34,6 +34,7 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
+from harness.datasets.jobs import decoded_lines
 from harness.errors import UsageError
 
 Tokens = Annotated[int, msgspec.Meta(ge=0)]
@@ -100,18 +101,12 @@ def read_lines(path: Path, kind: type[Line], digest: hashlib._Hash, hint: str) -
     Raises:
         UsageError: A file cannot be read, or a line is no such object.
     """
-    decoder = msgspec.json.Decoder(kind)
     for file in sorted(path.glob("*.json*")) if path.is_dir() else [path]:
         try:
             raw = file.read_bytes()
             digest.update(raw)
             lines = gzip.GzipFile(fileobj=io.BytesIO(raw)) if file.suffix == ".gz" else io.BytesIO(raw)
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    try:
-                        yield decoder.decode(line)
-                    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                        raise UsageError(f"{file}, line {number}: {error}", hint) from None
+            yield from (line for _, line in decoded_lines(lines, kind, file, hint))
         except (OSError, EOFError, zlib.error) as error:
             reason = getattr(error, "strerror", None) or error
             raise UsageError(f"{file} cannot be read: {reason}", hint) from None

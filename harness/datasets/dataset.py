@@ -11,9 +11,8 @@ text, such as an image, is left out, and so is a conversation of ShareGPT's with
 from __future__ import annotations
 
 import hashlib
-import os
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,7 +20,6 @@ from typing import Any
 
 import msgspec
 
-from harness import paths
 from harness.datasets import jobs
 from harness.datasets.jobs import AGENTPERF_SHA256, AGENTPERF_WHEEL, Call, Job, Json, RecordedMessage
 from harness.errors import UsageError
@@ -182,16 +180,9 @@ def read_jsonl(path: Path, raw: bytes) -> tuple[list[Conversation | Job], int]:
     Raises:
         UsageError: A line is malformed.
     """
-    decoder = msgspec.json.Decoder(_Entry)
     entries = []
-    for number, line in enumerate(raw.removeprefix(BOM_UTF8).splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            entry = decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise UsageError(f"{path}, line {number}: {error}", _HINT) from None
-        entry.check(f"{path}, line {number}")
+    for place, entry in jobs.decoded_lines(raw.removeprefix(BOM_UTF8).splitlines(), _Entry, path, _HINT):
+        entry.check(place)
         entries.append(entry)
     return _conversations(path, entries)
 
@@ -321,7 +312,7 @@ def load_dataset(text: str) -> Dataset:
         return _load_jobs(kind, place, not colon)
     named = NAMED.get(text)
     if named is not None:
-        path, reader = next(_copies(named.file), None), named.reader
+        path, reader = jobs.find_file(named.file), named.reader
         if path is None:
             raise UsageError(f"dataset {text} is not on this machine ({named.file})", named.get)
     elif colon and kind in READERS:
@@ -343,20 +334,9 @@ def load_dataset(text: str) -> Dataset:
     conversations, skipped = reader(path, raw)
     for name, published in NAMED.items():
         if published.sha256 == digest:
-            source = {"origin": published.origin, "licence": published.licence, "note": published.note}
-            return Dataset(name, tuple(conversations), digest, **source, skipped=skipped)
+            source = published.origin, published.licence, published.note
+            return Dataset(name, tuple(conversations), digest, *source, skipped)
     return Dataset(path.stem, tuple(conversations), digest, str(path), skipped=skipped)
-
-
-def _copies(file: str) -> Iterator[Path]:
-    searched = [Path(folder) for folder in os.environ.get("BENCH_DATASETS", "").split(os.pathsep) if folder]
-    for folder in (
-        *searched,
-        *(paths.CACHE / kind for kind in ("datasets", "traces")),
-        paths.DATA / "datasets",
-    ):
-        if (folder / file).is_file():
-            yield folder / file
 
 
 def _read(path: Path) -> bytes:

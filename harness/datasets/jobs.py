@@ -15,7 +15,6 @@ its text or the ids of its tool calls, and the call that began last of those tha
 from __future__ import annotations
 
 import hashlib
-import os
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,13 +22,14 @@ from datetime import UTC, datetime
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import msgspec
 
 from harness import paths
 from harness.errors import UsageError
 
+Content = TypeVar("Content")
 #: A message, a tool or a tool call as OpenAI's API has it.
 Json = Mapping[str, Any]
 
@@ -184,10 +184,8 @@ def find_agentperf() -> Path:
     Raises:
         UsageError: It is not on this machine.
     """
-    searched = [Path(folder) for folder in os.environ.get("BENCH_DATASETS", "").split(os.pathsep) if folder]
-    for folder in (*searched, paths.CACHE / "traces"):
-        if (folder / AGENTPERF_WHEEL).is_file():
-            return folder / AGENTPERF_WHEEL
+    if (wheel := find_file(AGENTPERF_WHEEL)) is not None:
+        return wheel
     package = find_spec("agentperf_local")
     if package is not None and package.submodule_search_locations:
         return Path(package.submodule_search_locations[0]) / _TRACES
@@ -201,13 +199,10 @@ def read_agentperf(place: Path) -> tuple[list[Job], str, str | None]:
         UsageError: They cannot be read, or a line is malformed.
     """
     digest, tasks = hashlib.sha256(), dict[str, list[_Row]]()
-    decoder = msgspec.json.Decoder(_Row)
     for name, raw in _files(place, "*.jsonl", AGENTPERF_HINT, _TRACES):
         digest.update(raw)
-        for number, line in enumerate(raw.splitlines(), start=1):
-            if line.strip():
-                row = _decoded(decoder, line, f"{name}, line {number}", AGENTPERF_HINT)
-                tasks.setdefault(row.conversation_id, []).append(row)
+        for _, row in decoded_lines(raw.splitlines(), _Row, name, AGENTPERF_HINT):
+            tasks.setdefault(row.conversation_id, []).append(row)
     return [_task(rows) for rows in tasks.values()], digest.hexdigest(), None
 
 
@@ -408,11 +403,28 @@ def _files(place: Path, pattern: str, hint: str, inside: str = "") -> Iterator[t
         raise UsageError(f"{place} cannot be read: {reason}", hint) from None
 
 
-def _decoded(decoder: msgspec.json.Decoder[Any], raw: bytes, place: str, hint: str) -> Any:
+def _decoded(decoder: msgspec.json.Decoder[Content], raw: bytes, place: str, hint: str) -> Content:
     try:
         return decoder.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{place}: {error}", hint) from None
+
+
+def decoded_lines(
+    lines: Iterable[bytes], kind: type[Content], file: object, hint: str
+) -> Iterator[tuple[str, Content]]:
+    """Yield what each line of JSON holds, with its place; empty lines count. Raises UsageError."""
+    decoder = msgspec.json.Decoder(kind)
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            place = f"{file}, line {number}"
+            yield place, _decoded(decoder, line, place, hint)
+
+
+def find_file(name: str) -> Path | None:
+    """Return the first file of that name where datasets are searched; None: there is none."""
+    places = (paths.CACHE / "datasets", paths.CACHE / "traces", paths.DATA / "datasets")
+    return next(paths.copies(name, "BENCH_DATASETS", *places), None)
 
 
 #: Hint on what such files are, and reader of a place, by the word before the colon.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import http.client
-import os
 import shutil
 import subprocess
 import sys
@@ -209,11 +208,7 @@ def digest(path: Path) -> str:
 
 
 def _copies(file: str) -> Iterator[Path]:
-    searched = [Path(folder) for folder in os.environ.get("BENCH_TRACES", "").split(os.pathsep) if folder]
-    for folder in (*searched, CACHE):
-        for candidate in (folder / file, *sorted(folder.glob(f"*/{file}"))):
-            if candidate.is_file():
-                yield candidate
+    return paths.copies(file, "BENCH_TRACES", CACHE)
 
 
 def _attribute(trace: Trace, entry: Entry) -> Trace:
