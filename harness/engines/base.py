@@ -153,6 +153,11 @@ class EngineVariant:
     in_process: bool = False
     side_of: str | None = None
 
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Engine, variant and label, as records about it have them."""
+        return {"engine": self.ref.name, "variant": self.ref.variant, "label": self.label}
+
     def caches_prefixes(self, prefix_cache: bool) -> bool:
         """Return whether the prefix cache is on: the variant's setting, else the run's."""
         override = self.variant.prefix_cache
@@ -170,9 +175,7 @@ class EngineVariant:
     def launch_record(self, **fields: Any) -> LaunchRecord:
         """Make the record of its start. `fields` are those that the variant does not know."""
         return LaunchRecord(
-            engine=self.ref.name,
-            variant=self.ref.variant,
-            label=self.label,
+            **self.identity,
             side_of=self.side_of,
             in_process=self.in_process,
             about=self.variant.about,
@@ -183,15 +186,7 @@ class EngineVariant:
         self, reason: str, hint: str = "", *, load: Load | None = None, repeat: int | None = None
     ) -> Skipped:
         """Make the record of a cell of this engine, or of all its cells, that is not in the results."""
-        return Skipped(
-            engine=self.ref.name,
-            variant=self.ref.variant,
-            label=self.label,
-            load=load,
-            repeat=repeat,
-            reason=reason,
-            hint=hint,
-        )
+        return Skipped(**self.identity, load=load, repeat=repeat, reason=reason, hint=hint)
 
 
 @dataclass(frozen=True)

@@ -119,6 +119,8 @@ class LocalEngine(Engine):
     parallel_options: ClassVar[tuple[str, str]] = ("", "")
     #: Options for `max_running_requests` and `gpu_memory_utilization`; empty: it has none.
     capacity_options: ClassVar[tuple[str, str]] = ("", "")
+    #: Whether it computes on NVIDIA GPUs alone.
+    gpus_only: ClassVar[bool] = False
     #: Whether its in-process API has replicas too.
     offline_replicas: ClassVar[bool] = False
     #: Pages with the server's settings, read once when it is ready.
@@ -201,8 +203,11 @@ class LocalEngine(Engine):
         return {option.lstrip("-").replace("-", "_"): value for option, value in sizes}
 
     def check_parallelism(self, settings: EngineSettings) -> None:
-        """Raises EngineError where the engine cannot compute on as many GPUs, or processes, as it is to."""
+        """Raises EngineError where the engine cannot compute on the device, or in as many processes."""
         parallel, threads = settings.parallelism, settings.threads
+        if self.gpus_only and settings.device != "cuda":
+            hint = f"use --device cuda, or leave out {self.name}"
+            raise EngineError(f"{self.display} runs on NVIDIA GPUs only", hint)
         if why := self.unsupported_parallelism(parallel, settings.device):
             raise EngineError(why, GIVE_ONE)
         if threads is not None and threads < parallel.devices:

@@ -18,7 +18,7 @@ from harness.fairness.asking import Reply, ask_all, is_unanswered
 from harness.fairness.reference import Reference, ReferenceAnswer
 from harness.loadgen.load_plan import Target, WireRequest
 from harness.schema.base import Strict
-from harness.schema.facts import Fact, Value
+from harness.schema.facts import Fact
 from harness.schema.fairness import Answer, AnswerCheck, AnswerChecks
 from harness.workload import PlannedRequest
 
@@ -264,9 +264,7 @@ def check(replies: Replies, engine_variants: Sequence[EngineVariant], tokenizer:
         judged = any(answer.outcome in ("same", "near tie", "different") for answer in answers)
         checks.append(
             AnswerCheck(
-                engine=engine_variant.ref.name,
-                variant=engine_variant.ref.variant,
-                label=engine_variant.label,
+                **engine_variant.identity,
                 verdict="wrong" if reason else "same" if judged else "unknown",
                 reason=reason or (None if judged else _unknown(answers)),
                 answers=answers,
@@ -279,16 +277,15 @@ def _unknown(answers: Sequence[Answer]) -> Fact:
     """State why nothing is known of an engine."""
     details = [answer.detail for answer in answers if answer.detail]
     unknown = sum(answer.outcome == "unknown" for answer in answers)
-    counts: dict[str, Value] = {"unknown": unknown, "answers": len(answers)}
-    return Fact(kind="unchecked_answers", values=counts | {"detail": details[0]} if details else counts)
+    detail = {"detail": details[0]} if details else {}
+    return Fact.of("unchecked_answers", unknown=unknown, answers=len(answers), **detail)
 
 
 def _wrong(answers: Sequence[Answer], *, by_many: bool) -> Fact | None:
     """State why an engine is wrong; None if it is not. `by_many`: it is compared with a majority."""
     failed = [answer for answer in answers if answer.outcome == "failed"]
     if failed:
-        counts: dict[str, Value] = {"failed": len(failed), "answers": len(answers)}
-        return Fact(kind="failed_answers", values=counts | {"detail": failed[0].detail})
+        return Fact.of("failed_answers", failed=len(failed), answers=len(answers), detail=failed[0].detail)
     different = [answer for answer in answers if answer.outcome == "different"]
     if by_many:
         different = [answer for answer in different if answer.same == 0]
@@ -297,15 +294,13 @@ def _wrong(answers: Sequence[Answer], *, by_many: bool) -> Fact | None:
     if not different:
         return None
     first = different[0]
-    return Fact(
-        kind="wrong_answers",
-        values={
-            "wrong": len(different),
-            "answers": len(answers),
-            "prompt_tokens": first.prompt_tokens,
-            "position": first.same,
-            "ended": first.ended,
-        },
+    return Fact.of(
+        "wrong_answers",
+        wrong=len(different),
+        answers=len(answers),
+        prompt_tokens=first.prompt_tokens,
+        position=first.same,
+        ended=first.ended,
     )
 
 

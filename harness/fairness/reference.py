@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 from harness.engines.base import Installation
 from harness.engines.process.guard import Order
 from harness.engines.process.tree import Guarded, describe_exit
-from harness.schema.base import Strict
+from harness.schema.base import Strict, first_fault
 
 SCRIPT = Path(__file__).parent / "reference_worker.py"
 #: The number of best tokens that are stored for each position.
@@ -99,4 +99,4 @@ def ask_reference(
         try:
             return Reference.model_validate_json(result_file.read_bytes())
         except ValidationError as error:
-            return f"transformers gave no answers: {error.errors()[0]['msg']}"
+            return f"transformers gave no answers: {first_fault(error)}"

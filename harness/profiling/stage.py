@@ -94,9 +94,7 @@ def _profile(
     error = remove_oversized(folder, options.max_bytes) or error
     return ProfileRun(
         tool=tool,
-        engine=engine_variant.ref.name,
-        variant=engine_variant.ref.variant,
-        label=engine_variant.label,
+        **engine_variant.identity,
         cmd=stage.cmd,
         env=stage.env,
         load=load if subject.info.kind == "online" else None,

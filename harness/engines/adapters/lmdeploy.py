@@ -42,8 +42,6 @@ def options(settings: EngineSettings) -> dict[str, JsonValue]:
     Raises:
         EngineError: It cannot compute with that device or dtype.
     """
-    if settings.device != "cuda":
-        raise EngineError("LMDeploy runs on GPUs only", "use --device cuda, or leave out lmdeploy")
     if settings.dtype == "fp32":
         raise EngineError("LMDeploy does not compute in fp32", "use --dtype bf16, or leave out lmdeploy")
     return {
@@ -74,6 +72,7 @@ class Lmdeploy(LocalEngine):
     distributions = ("lmdeploy",)
     install = "bench engines install lmdeploy"
     needs = ("torch",)
+    gpus_only = True
     env_prefixes = ("LMDEPLOY_", "TM_")
     module = "lmdeploy"
     help_arguments = ("serve", "api_server", "--help")

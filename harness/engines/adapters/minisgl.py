@@ -23,6 +23,7 @@ class Minisgl(LocalEngine):
     distributions = ("minisgl",)
     install = "pip install a checkout of sgl-project/mini-sglang into an environment that BENCH_PEERS names"
     needs = ("torch",)
+    gpus_only = True
     module = "minisgl.llm"
     env_prefixes = ("MINISGL_",)
     capacity_options = ("--max-running-requests", "--memory-ratio")
@@ -35,8 +36,6 @@ class Minisgl(LocalEngine):
         raise EngineError("mini-sglang's server counts no tokens", "use `bench offline`")
 
     def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
-        if settings.device != "cuda":
-            raise EngineError("mini-sglang runs on NVIDIA GPUs only", "use --device cuda, or leave it out")
         sizes = {_ARGUMENTS.get(name, name): value for name, value in self.api_sizes(settings).items()}
         arguments: dict[str, JsonValue] = {
             "model_path": str(settings.model),

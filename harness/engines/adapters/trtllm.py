@@ -78,11 +78,6 @@ def _options_file(settings: EngineSettings) -> tuple[Path, bytes]:
     return CACHE / "trtllm-options" / f"{hashlib.sha256(content).hexdigest()[:16]}.yaml", content
 
 
-def _check_device(settings: EngineSettings) -> None:
-    if settings.device != "cuda":
-        raise EngineError("TensorRT-LLM runs on NVIDIA GPUs only", "use --device cuda, or leave out trtllm")
-
-
 class Trtllm(LocalEngine):
     name = "trtllm"
     display = "TensorRT-LLM"
@@ -91,6 +86,7 @@ class Trtllm(LocalEngine):
     version_name = "tensorrt_llm"
     env_prefixes = ("TLLM_", "TRTLLM_")
     needs = ("torch",)
+    gpus_only = True
     install = "bench engines install trtllm, with PIP_EXTRA_INDEX_URL naming the vendor's package index"
     module = "tensorrt_llm.commands.serve"
     help_arguments = ("serve", "--help")
@@ -99,7 +95,6 @@ class Trtllm(LocalEngine):
     caveat = "written from its documentation, never run with this harness"
 
     def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
-        _check_device(settings)
         chosen = backend(installation, settings.model)
         arguments = [
             *self.program(installation),
@@ -135,7 +130,6 @@ class Trtllm(LocalEngine):
         return EngineProfiler(env=env)
 
     def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
-        _check_device(settings)
         arguments: dict[str, JsonValue] = {
             "backend": backend(installation, settings.model),
             "model": str(settings.model),

@@ -79,7 +79,8 @@ def test_what_it_cannot_is_refused_before_it_starts(tmp_path: Path, unfit: dict[
     with pytest.raises(EngineError, match="LMDeploy"):
         ENGINE.server(THERE, _settings(tmp_path, **unfit), 8000)
     with pytest.raises(EngineError, match="LMDeploy"):
-        ENGINE.offline(THERE, _settings(tmp_path, **unfit))
+        ENGINE.check_offline(settings := _settings(tmp_path, **unfit))
+        ENGINE.offline(THERE, settings)
 
 
 def test_a_request_has_only_fields_that_it_knows(tmp_path: Path):

@@ -108,7 +108,7 @@ def test_it_is_not_for_cpus(tmp_path: Path):
     with pytest.raises(EngineError, match="NVIDIA GPUs only"):
         ENGINE.server(THERE, _settings(tmp_path, device="cpu"), 8000)
     with pytest.raises(EngineError, match="NVIDIA GPUs only"):
-        ENGINE.offline(THERE, _settings(tmp_path, device="cpu"))
+        ENGINE.check_offline(_settings(tmp_path, device="cpu"))
 
 
 def test_a_request_has_only_fields_that_it_knows():

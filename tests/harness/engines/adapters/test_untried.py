@@ -82,7 +82,7 @@ def test_mini_sglang_takes_a_batch_in_process_alone(tmp_path: Path, monkeypatch:
     with pytest.raises(EngineError, match="counts no tokens"):
         MINI.command(there, _settings("minisgl", tmp_path), 8000)
     with pytest.raises(EngineError, match="NVIDIA GPUs only"):
-        MINI.offline(there, _settings("minisgl", tmp_path, device="cpu"))
+        MINI.check_offline(_settings("minisgl", tmp_path, device="cpu"))
     settings = _settings("minisgl", tmp_path, max_running_requests=8, gpu_memory_utilization=0.5)
     arguments: Any = MINI.offline(there, settings).arguments
     assert arguments.keys() <= ARGUMENTS
