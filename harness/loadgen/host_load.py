@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from types import TracebackType
 from typing import IO, Self
 
 import msgspec
@@ -57,9 +56,7 @@ class HostLoad:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._end()
 
     @property

@@ -29,10 +29,8 @@ REQUESTS = pa.schema(
         ("completion_tokens", pa.int32()),  # that were sent, counted from the stream
         ("prompt_tokens", pa.int32()),  # as the server reports them, null if it does not
         ("chunks", pa.int32()),  # chunks that carry tokens
-        (
-            "token_source",
-            pa.string(),
-        ),  # token_ids | continuous_usage | final_usage | inferred | estimated | null
+        # token_ids | continuous_usage | final_usage | inferred | estimated | null
+        ("token_source", pa.string()),
         ("status", pa.int32()),  # HTTP status, null without one
         ("error", pa.string()),  # kind, null on success
         ("error_detail", pa.string()),
@@ -42,10 +40,8 @@ REQUESTS = pa.schema(
         ("client", pa.int32()),  # which client process sent it
         ("host", pa.string()),  # the node of a cluster that sent it; null: the machine that wrote this table
         ("connection_reused", pa.bool_()),
-        (
-            "connecting_s",
-            pa.float64(),
-        ),  # until the connection that was opened for it was there; null: none was
+        # until the connection that was opened for it was there; null: none was
+        ("connecting_s", pa.float64()),
         ("resent", pa.int32()),  # how often it was sent again, as its connection had been closed
         # A later turn of a session: by how much t_sched is later than its time in the trace, as the answer
         # before it had not ended; 0 where it was in time, null for every other request.
@@ -56,10 +52,8 @@ REQUESTS = pa.schema(
         ("reusable_tokens", pa.int32()),  # leading prompt tokens in whole blocks that one sent before had too
         ("cached_tokens", pa.int32()),  # prompt tokens from the server's prefix cache by its usage, else null
         ("hidden_tokens", pa.int32()),  # reasoning that the usage counts and that was not sent, else null
-        (
-            "text_tokens",
-            pa.int32(),
-        ),  # that the model's tokenizer finds in the text, null where it is not known
+        # that the model's tokenizer finds in the text, null where it is not known
+        ("text_tokens", pa.int32()),
         ("other_models", pa.string()),  # that its chunks name instead of the one asked for, else null
         ("retries", pa.int32()),  # how often it was sent again after a failure that may pass; null: unknown
         ("t_retry", pa.float64()),  # when it was sent the last time, null where that was the first

@@ -10,7 +10,7 @@ import numpy as np
 from harness.metrics.attainment import Served, attained, each_request, goodput, reached, served
 from harness.metrics.intervals import Measurement
 from harness.metrics.samples import Group, by_load
-from harness.runs.limits import parse_limits
+from harness.runs.limits import holds, parse_limits
 from harness.runs.reader import Run
 from harness.schema.limits import GateTerm, Slo
 from harness.schema.load import Load
@@ -146,6 +146,7 @@ def _within(
     repeats: Sequence[Group], terms: Sequence[GateTerm], slo: Slo | None, invalid: set[tuple[str, Load]]
 ) -> Within:
     values = [reached(repeats, term) for term in terms]
+    found = [None if each is None else each.value for each in values]
     return Within(
         repeats[0].label,
         repeats[0].load,
@@ -153,9 +154,5 @@ def _within(
         None if slo is None else attained(repeats, slo),
         None if slo is None else goodput(repeats, slo),
         (repeats[0].label, repeats[0].load) not in invalid,
-        bool(terms) and all(map(_holds, terms, values)),
+        bool(terms) and all(map(holds, terms, found)),
     )
-
-
-def _holds(term: GateTerm, value: Measurement | None) -> bool:
-    return value is not None and (value.value <= term.limit if term.at_most else value.value >= term.limit)

@@ -568,11 +568,8 @@ class OnlineSettings(ClusterGroup, ValidityGroup, LoadGroup, ServerGroup, Common
         for fault, applies in faults.items():
             if applies:
                 raise ValueError(fault)
-        if not {self.of_server(self.route, label) for label in self.servers} <= {
-            None,
-            "sticky",
-            "round-robin",
-        }:
+        routes = {self.of_server(self.route, label) for label in self.servers}
+        if not routes <= {None, "sticky", "round-robin"}:
             raise ValueError("--route is sticky or round-robin, or of several servers LABEL=sticky,…")
         check_for_servers("--route", self.route, self.servers)
         check_for_servers("--served-model", self.served_model, self.servers)

@@ -309,14 +309,8 @@ def _by_name(
     return BeforeValidator(parse)
 
 
-def _amount(part: str) -> tuple[str, str]:
-    """Return a name and its amount; a name alone is 1."""
-    name, _, amount = part.partition(":")
-    return name, amount or "1"
-
-
 def _weight(part: str) -> tuple[str, str]:
-    """Return a name, which may have colons, and its weight; a name alone weighs 1."""
+    """Return a name, which may have colons, and its weight or amount; a name alone has 1."""
     name, colon, weight = part.rpartition(":")
     return (name, weight) if colon else (part, "1")
 
@@ -335,7 +329,7 @@ def _some(weights: dict[str, float]) -> dict[str, float]:
 
 
 #: Amount of each of Ray's resources: `NAME:AMOUNT,…`.
-Resources = Annotated[dict[str, Annotated[float, Field(gt=0)]], _by_name("NAME:AMOUNT,…", _amount)]
+Resources = Annotated[dict[str, Annotated[float, Field(gt=0)]], _by_name("NAME:AMOUNT,…", _weight)]
 #: Weight of each adapter by its name in requests: `NAME:WEIGHT,…`.
 Adapters = Annotated[dict[str, float], _by_name("NAME:WEIGHT,…", _weight), AfterValidator(_some)]
 

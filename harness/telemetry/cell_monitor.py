@@ -10,7 +10,6 @@ from itertools import pairwise
 from math import inf
 from statistics import fmean, median
 from time import monotonic
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import psutil
@@ -73,9 +72,7 @@ class CellMonitor:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stop.set()
         self._thread.join()
         self._take()
