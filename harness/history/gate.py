@@ -36,10 +36,7 @@ def gate(store: Store, run: StoredRun, against: str, terms: Sequence[GateTerm]) 
         run.check(term)
     if run.not_measured:
         label, load = run.not_measured[0]
-        raise UsageError(
-            f"{label} at {load} is part of {run.path} and was not measured",
-            run.hint,
-        )
+        raise UsageError(f"{label} at {load} is part of {run.path} and was not measured", run.hint)
     alike = alike_hash(run)
     baselines = [past for past in store.runs() if past.alike == alike and not _is_it(store, past, run)]
     if not baselines:

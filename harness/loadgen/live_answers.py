@@ -15,7 +15,7 @@ import httptools
 import msgspec
 
 from harness.loadgen.load_plan import RawResponse, WireRequest
-from harness.loadgen.sse import Content, answer_of, read_events, read_json
+from harness.loadgen.sse import Content, Function, answer_of, read_events, read_json
 from harness.loadgen.typed_events import GENERATED, as_chunk
 
 #: A control character that no prompt has, as it is in text and as JSON writes it.
@@ -88,14 +88,9 @@ def fill_body(body: bytes, answers: Mapping[int, LiveAnswer]) -> bytes:
     return _IN_JSON.sub(filled, _AS_OBJECT.sub(as_object, body)).replace(_NO_TEXT, b"")
 
 
-class _Function(msgspec.Struct):
-    name: str | None = None
-    arguments: str | None = None
-
-
 class _ToolCall(msgspec.Struct):
     index: Any = 0
-    function: _Function | None = None
+    function: Function | None = None
 
 
 class _Delta(msgspec.Struct):

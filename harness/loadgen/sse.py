@@ -84,6 +84,13 @@ class Part(msgspec.Struct):
 Content = list[Part] | str | None
 
 
+class Function(msgspec.Struct):
+    """A function that is called: name and arguments, or parts of them."""
+
+    name: str | None = None
+    arguments: str | None = None
+
+
 def answer_of(content: Content) -> str:
     """The text without reasoning."""
     if isinstance(content, list):

@@ -78,7 +78,8 @@ def cell_notices(
         settled = np.ones(len(group.requests), dtype=bool)
     kept = settled[succeeded(group.requests)]
     sent = group.good["t_sent"].to_numpy(np.float64)[kept]
-    values = {name: group.metrics[name].to_numpy()[kept] for name in _drifting(group)}
+    names = [name for name in latencies("headline") if name in group.metrics.columns]
+    values = {name: group.metrics[name].to_numpy()[kept] for name in names}
     if not isinstance(group.load, Ramp | RateSeries):  # what changes with it is the load
         facts += drift(sent, values)
     if isinstance(group.load, RequestRate) and group.load.arrivals != "clients":  # it comes at one rate
@@ -428,11 +429,6 @@ def _after(sent: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.bool_]:
     later = sent > last
     later[np.flatnonzero(sent == last)[count - int(np.searchsorted(in_order, last)) :]] = True
     return np.asarray(later, dtype=bool)
-
-
-def _drifting(group: Group) -> list[str]:
-    """Headline latencies with one value a request."""
-    return [name for name in latencies("headline") if name in group.metrics.columns]
 
 
 def _median(summary: OnlineSummary, metric: str) -> float:

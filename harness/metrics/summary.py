@@ -56,7 +56,8 @@ def waterfall(good: pd.DataFrame, reported: Reported) -> Waterfall | None:
     lag, ttft = (sent - _column(good, "t_sched")) * MS, (first - sent) * MS
     queue, prefill = _column(good, "queue_wait_ms"), _column(good, "prefill_ms")
     head = _column(good, "t_head")
-    http = _http_ms(sent, head, first, ttft, queue, prefill)
+    began = np.where(head - sent < first - head, (head - sent) * MS, np.nan)
+    http = np.clip(began, 0, np.maximum(ttft - np.nan_to_num(queue) - np.nan_to_num(prefill), 0))
     queue_part, queue = _engine_part("queue", queue, good, reported, "queue_wait_ms")
     prefill_part, prefill = _engine_part("prefill", prefill, good, reported, "prefill_ms")
     delivery = ttft - http - queue - prefill
@@ -73,13 +74,6 @@ def waterfall(good: pd.DataFrame, reported: Reported) -> Waterfall | None:
     parts.append(WaterfallPart(part="unexplained", mean_ms=rest, n=len(good), source="inferred", how=how))
     total = mean_ttft + (parts[0].mean_ms or 0.0)
     return Waterfall(n=len(good), total_ms=total, ttft_ms=mean_ttft, parts=parts)
-
-
-def _http_ms(
-    sent: Floats, head: Floats, first: Floats, ttft: Floats, queue: Floats, prefill: Floats
-) -> Floats:
-    began = np.where(head - sent < first - head, (head - sent) * MS, np.nan)
-    return np.clip(began, 0, np.maximum(ttft - np.nan_to_num(queue) - np.nan_to_num(prefill), 0))
 
 
 def reported_mean(requests: pd.DataFrame, reported: Reported, metric: str) -> ReportedMean | None:
@@ -255,7 +249,10 @@ def summarize_points(points: Sequence[Point], **known: Unpack[SummaryInputs]) ->
             pooled = each[0].model_copy(update={"repeat": None, "notices": notices})
         else:
             pooled = _summary(point.pooled, point.repeats, point.counts, point.estimates, slo, None, reported)
-            pooled = _with_sources(pooled.model_copy(update={**_judgement(each), "notices": notices}))
+            reasons = [reason for summary in each for reason in summary.invalid_reasons]
+            judgement = {"valid": not reasons, "invalid_reasons": reasons, "notices": notices}
+            clients = clients_of(reasons) or None
+            pooled = _with_sources(pooled.model_copy(update={**judgement, "clients_needed": clients}))
         summaries += [*each, pooled]
     wrong, scores = known.get("wrong") or {}, known.get("scores")
     judged = [scored(discredit(summary, wrong.get(summary.label)), scores) for summary in summaries]
@@ -273,16 +270,6 @@ def _with_sources(summary: OnlineSummary) -> OnlineSummary:
     return summary.model_copy(
         update={name: summary.latency(name).model_copy(update={"source": "inferred"}) for name in marked}
     )
-
-
-def _judgement(repeats: Sequence[OnlineSummary]) -> dict[str, Any]:
-    """Return the fields of the pooled summary that tell whether all of the repeats can be believed."""
-    reasons = [reason for summary in repeats for reason in summary.invalid_reasons]
-    return {
-        "valid": not reasons,
-        "invalid_reasons": reasons,
-        "clients_needed": clients_of(reasons) or None,
-    }
 
 
 def _rate_fields(passed: Counts, estimates: Estimates) -> dict[str, Any]:

@@ -198,11 +198,9 @@ def _kind(behaviour: Behaviour, place: int, total: int) -> Kind:
 
 def _ids(behaviour: Behaviour, start: int, stop: int, total: int) -> list[int]:
     """Token ids of the chunk with tokens `start` to `stop` of an answer of `total`."""
-    if behaviour.ids_in == "each":
-        return list(range(start, stop))
     if behaviour.ids_in == "so far" or (behaviour.ids_in == "each, and all at the end" and stop == total):
         return list(range(stop))
-    if behaviour.ids_in == "each, and all at the end":
+    if behaviour.ids_in in ("each", "each, and all at the end"):
         return list(range(start, stop))
     carries = start == 0 if behaviour.ids_in == "first" else stop == total
     return list(range(total)) if carries else []

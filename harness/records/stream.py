@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from harness.loadgen.sse import Content, answer_of, read_events, read_json, thought_of
+from harness.loadgen.sse import Content, Function, answer_of, read_events, read_json, thought_of
 from harness.loadgen.typed_events import GENERATED, as_chunk
 
 
@@ -93,14 +93,9 @@ OWN_FIELDS = StreamFields()
 _Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 
-class _Function(msgspec.Struct):
-    name: str | None = None
-    arguments: str | None = None
-
-
 class _ToolCall(msgspec.Struct):
     index: Any = None
-    function: _Function | None = None
+    function: Function | None = None
 
 
 class _Delta(msgspec.Struct):
@@ -113,7 +108,7 @@ class _Delta(msgspec.Struct):
     reasoning: str | None = None
     refusal: str | None = None
     tool_calls: list[_ToolCall] | None = None
-    function_call: _Function | None = None
+    function_call: Function | None = None
 
     @property
     def is_plain(self) -> bool:

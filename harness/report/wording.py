@@ -628,22 +628,27 @@ def better_in(metric: str, won: Sequence[tuple[str, str]], undecided: Sequence[s
 
 def wins(place: str, better: Mapping[str, Sequence[str]], same: Sequence[str]) -> Sentence:
     """State in what each engine, which stands out, is better, and in what no difference is shown."""
-    parts = [(f"{place}, ", False)]
-    for label, phrases in better.items():
-        between = "; " if len(parts) > 1 else ""
-        parts += [(between, False), (label, True), (f" is better in {several(phrases)}", False)]
     rest = f"; no difference is shown in {several(same)}." if same else "."
-    return Sentence((*parts, (rest, False)))
+    won = [(label, True, f" is better in {several(phrases)}") for label, phrases in better.items()]
+    return _of_each(place, won, rest)
 
 
 def kept_up(place: str, rates: Sequence[tuple[str, str, bool]]) -> Sentence:
     """State what each engine answered a second, where some of them fell behind."""
+    answers = [
+        (label, not is_behind, f"{' falls behind and' if is_behind else ''} answers {rate} requests/s")
+        for label, rate, is_behind in rates
+    ]
+    return _of_each(place, answers, ". Latencies are not compared: some measure a queue.")
+
+
+def _of_each(place: str, said: Sequence[tuple[str, bool, str]], end: str) -> Sentence:
+    """Say something of each label, which stands out where that is True."""
     parts = [(f"{place}, ", False)]
-    for label, rate, is_behind in rates:
+    for label, stands_out, words in said:
         between = "; " if len(parts) > 1 else ""
-        words = f" falls behind and answers {rate} requests/s" if is_behind else f" answers {rate} requests/s"
-        parts += [(between, False), (label, not is_behind), (words, False)]
-    return Sentence((*parts, (". Latencies are not compared: some measure a queue.", False)))
+        parts += [(between, False), (label, stands_out), (words, False)]
+    return Sentence((*parts, (end, False)))
 
 
 #: Terms of a report that a reader may not know, and what each means.

@@ -105,10 +105,7 @@ class MachineLoad(Strict):
         description="share of the time in which each GPU computed before the engine was started; null: not "
         "reported",
     )
-    power: list[Power] = Field(
-        [],
-        description="over the cell, by the same counters",
-    )
+    power: list[Power] = Field([], description="over the cell, by the same counters")
     foreign_cores_mean: float = Field(description="cores that other processes kept busy, on average")
     foreign_cores_max: float = Field(description="the same in the busiest interval between two samples")
     steal_share: float = Field(description="of the CPUs' time, what the hypervisor gave to others")

@@ -58,8 +58,7 @@ def _by_name(name: str) -> Any:
 
 def available() -> bool:
     """Return whether this process may use a GPU."""
-    with visible_devices() as handles:
-        return bool(handles)
+    return count() > 0
 
 
 def count() -> int:
