@@ -15,7 +15,7 @@ from roseinfer.scheduler.policies import MIXED_PARTS, Chunk, StepParts
 MANY_S, MANY_TIMES = 0.11, 4
 #: Most seconds of a step of prompts alone; and of the first of such steps in succession, whose requests wait
 #: for the others in any case: none of them begins much sooner than the rest.
-ALONE_S, FIRST_S = 0.03, 0.19
+ALONE_S, FIRST_S = 0.1, 0.19
 #: Most seconds of a step in which others decode, if that is more than twice the time in which they decode
 #: without prompts. Each step may have at least LEAST prompt tokens.
 BESIDE_S, LEAST = 0.055, 64
