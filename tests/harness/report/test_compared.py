@@ -36,12 +36,12 @@ def published() -> Run:
 
 
 def test_any_two_engines_and_any_load_can_be_chosen(published: Run) -> None:
-    assert first_choice(published) == Choice(HEAVY, ("SGLang", "vLLM", "roseinfer"))
+    assert first_choice(published) == Choice(HEAVY, ("LMDeploy", "SGLang", "vLLM", "roseinfer"))
     assert chosen(published, "vllm,sglang", "64") == Choice(HEAVY, ("SGLang", "vLLM"))
-    assert chosen(published, "VLLM", None) == Choice(HEAVY, ("vLLM", "SGLang", "roseinfer"))
+    assert chosen(published, "VLLM", None) == Choice(HEAVY, ("vLLM", "LMDeploy", "SGLang", "roseinfer"))
     assert chosen(published, None, "1").load == ClosedLoop(concurrency=1)
     loads = len({each.load for each in published.pooled})
-    assert len(choices(published)) == 3 * loads and len(list(pairs(published))) == 3 * loads
+    assert len(choices(published)) == 4 * loads and len(list(pairs(published))) == 6 * loads
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_a_choice_that_there_is_not_is_refused(published: Run, compare: str | No
 
 
 def test_the_engines_of_the_authors_are_never_first(published: Run) -> None:
-    assert [label for _, label in published.engines] == ["SGLang", "vLLM", "roseinfer"]
+    assert [label for _, label in published.engines] == ["LMDeploy", "SGLang", "vLLM", "roseinfer"]
 
 
 def verdicts(run: Run, load: Load, a: str, b: str) -> dict[str, str]:
@@ -69,7 +69,7 @@ def verdicts(run: Run, load: Load, a: str, b: str) -> dict[str, str]:
 
 
 def test_better_and_worse_are_those_of_the_comparisons(published: Run) -> None:
-    for other, baseline in (("vLLM", "SGLang"), ("SGLang", "vLLM")):
+    for other, baseline in (("LMDeploy", "roseinfer"), ("roseinfer", "LMDeploy")):
         table = compared_table(published, Choice(HEAVY, (baseline, other)))
         expected = verdicts(published, HEAVY, other, baseline)
         marks = set()
@@ -86,18 +86,18 @@ def test_better_and_worse_are_those_of_the_comparisons(published: Run) -> None:
 
 
 def test_a_pair_is_judged_by_its_own_comparisons_at_every_percentile(published: Run) -> None:
-    sentence = verdict(published, chosen(published, "vllm,sglang", "64"))
+    sentence = verdict(published, chosen(published, "lmdeploy,roseinfer", "64"))
     pair = rankings(
-        [each for each in published.pooled if each.load == HEAVY and each.label != "roseinfer"],
+        [each for each in published.pooled if each.load == HEAVY and each.label in ("LMDeploy", "roseinfer")],
         published.results.comparisons,
     )
-    expected = verdicts(published, HEAVY, "vLLM", "SGLang")
-    winners = {"better": "vLLM", "worse": "SGLang"}
+    expected = verdicts(published, HEAVY, "LMDeploy", "roseinfer")
+    winners = {"better": "LMDeploy", "worse": "roseinfer"}
     assert {each.name: each.winner for each in pair} == {
         name: winners.get(verdict_of) for name, verdict_of in expected.items()
     }
     bold = {part for part, stands_out in sentence.marked if stands_out}
-    assert bold == {each.winner for each in pair if each.winner} == {"vLLM", "SGLang"}
+    assert bold == {each.winner for each in pair if each.winner} == {"LMDeploy", "roseinfer"}
 
 
 def test_most_of_a_difference_has_its_reason(published: Run) -> None:
