@@ -7,7 +7,7 @@ from time import monotonic
 
 import uvloop
 
-from harness.clock import Alarm
+from harness.loadgen.pacing import Alarm
 
 
 def test_it_rings_in_order_and_never_early() -> None:
