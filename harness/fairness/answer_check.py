@@ -15,8 +15,8 @@ from harness.engines.base import Encoder, EngineVariant
 from harness.engines.prompts import text_prompts
 from harness.errors import EngineError
 from harness.fairness.asking import Reply, ask_all, is_unanswered
-from harness.fairness.reference import Reference, ReferenceAnswer
-from harness.loadgen.load_plan import Target, WireRequest
+from harness.fairness.reference import Reference
+from harness.loadgen.load_plan import Target
 from harness.schema.base import Strict
 from harness.schema.facts import Fact
 from harness.schema.fairness import Answer, AnswerCheck, AnswerChecks
@@ -78,12 +78,8 @@ def tolerance(reference: Reference) -> float:
 
 def by_reference(reference: Reference) -> list[ExpectedAnswer]:
     """The reference's answer to each prompt."""
-    bound = tolerance(reference)
-
-    def expected(answer: ReferenceAnswer) -> ExpectedAnswer:
-        return ExpectedAnswer(answer.tokens, answer.candidates, bound, answer.end, frozenset(reference.ends))
-
-    return [expected(answer) for answer in reference.answers]
+    bound, ends = tolerance(reference), frozenset(reference.ends)
+    return [ExpectedAnswer(it.tokens, it.candidates, bound, it.end, ends) for it in reference.answers]
 
 
 def by_majority(replies: Mapping[str, Sequence[Reply]], prompts: int) -> list[ExpectedAnswer]:
@@ -226,11 +222,7 @@ def ask(
     planned = [
         PlannedRequest(i, None, np.array(prompt, np.int32), OUTPUT_TOKENS) for i, prompt in enumerate(prompts)
     ]
-    wire = [
-        WireRequest(request.index, None, encode(request), most_tokens=request.output_tokens)
-        for request in planned
-    ]
-    return ask_all(target, wire, in_flight, OUTPUT_TOKENS if exact else None)
+    return ask_all(target, encode, planned, in_flight, OUTPUT_TOKENS if exact else None)
 
 
 def check(replies: Replies, engine_variants: Sequence[EngineVariant], tokenizer: Path | None) -> AnswerChecks:

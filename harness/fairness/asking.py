@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 from pydantic import Field
 
+from harness.engines.base import Encoder
 from harness.engines.running.trial import PAUSES_S
 from harness.loadgen.load_plan import LoadPlan, RawResponse, Target, WireRequest
 from harness.loadgen.run_load import run_load
@@ -16,6 +17,7 @@ from harness.loadgen.sse import read_events, read_json
 from harness.loadgen.typed_events import GENERATED, as_chunk
 from harness.records.request_record import read_request, read_wire
 from harness.schema.base import Strict
+from harness.workload import PlannedRequest
 
 #: Errors that say that a server had too much to do, or was not reached: nothing of how it answers.
 _BUSY = ("http_429", "http_503")
@@ -23,9 +25,13 @@ _UNANSWERED = (*_BUSY, "connect", "timeout")
 
 
 def ask_all(
-    target: Target, wire: Sequence[WireRequest], in_flight: int, exact_tokens: int | None
+    target: Target,
+    encode: Encoder,
+    planned: Sequence[PlannedRequest],
+    in_flight: int,
+    exact_tokens: int | None,
 ) -> list[Reply]:
-    """Replies in the order of `wire`, of at most `in_flight` requests at once.
+    """Replies in the order of `planned`, of at most `in_flight` requests at once.
 
     Those that meet a limit on how much may be asked are sent again, after pauses of 63 s in all.
 
@@ -33,6 +39,7 @@ def ask_all(
         exact_tokens: An answer of another length is an error; None: it may have any.
     """
     replies: dict[int, Reply] = {}
+    wire = [WireRequest(it.index, None, encode(it), most_tokens=it.output_tokens) for it in planned]
     unanswered = list(range(len(wire)))
     for pause in (0.0, *PAUSES_S):
         time.sleep(pause)

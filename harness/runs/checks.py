@@ -30,7 +30,6 @@ from harness.fairness.reference import Reference, ask_reference, interpreter
 from harness.fairness.task import OUTPUT_TOKENS as ITEM_TOKENS
 from harness.fairness.task import TEXT, TaskReplies, is_right, judge_task, make_items
 from harness.files import write_json
-from harness.loadgen.load_plan import WireRequest
 from harness.models.model_folder import ModelFolder, resolve
 from harness.models.text_tokens import load_tokenizer
 from harness.runs.folder import ACCURACY, ANSWERS
@@ -184,12 +183,8 @@ def score_engine(
         PlannedRequest(index, None, prompt, ITEM_TOKENS, text=item.prompt)
         for index, (prompt, item) in enumerate(zip(prompts, items, strict=True))
     ]
-    wire = [
-        WireRequest(request.index, None, encode(request), most_tokens=request.output_tokens)
-        for request in planned
-    ]
     in_flight = max(resolved.settings.concurrency or [IN_FLIGHT])
-    answers = ask_all(server.target, wire, in_flight, exact_tokens=None)
+    answers = ask_all(server.target, encode, planned, in_flight, exact_tokens=None)
     unanswered = [answer.error for answer in answers if is_unanswered(answer)]
     if unanswered:
         raise EngineError(

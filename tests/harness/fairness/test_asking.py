@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
 from harness.fairness.answer_check import ask, judge
 from harness.fairness.asking import ask_all, is_unanswered
-from harness.loadgen.load_plan import Target, WireRequest
+from harness.loadgen.load_plan import Target
+from harness.workload import PlannedRequest
 
 BODY = b'{"model": "m", "prompt": [1, 2], "max_tokens": 3, "stream": true}'
 
@@ -30,8 +32,8 @@ def target(start_mock: Any, tmp_path: Path, *statuses: int) -> Target:
 
 def test_what_met_a_limit_is_asked_again(start_mock: Any, tmp_path: Path) -> None:
     server = target(start_mock, tmp_path, 200, 429, 503, 200, 429, 200)
-    wire = [WireRequest(i, None, BODY) for i in range(4)]
-    replies = ask_all(server, wire, in_flight=1, exact_tokens=3)
+    planned = [PlannedRequest(i, None, np.array([1, 2], np.int32), 3) for i in range(4)]
+    replies = ask_all(server, Mock(return_value=BODY), planned, in_flight=1, exact_tokens=3)
     assert [(reply.error, reply.count) for reply in replies] == [(None, 3)] * 4
 
 
