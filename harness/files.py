@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import os
 import stat
 from collections.abc import Iterator
@@ -104,6 +105,12 @@ def check_contents(folder: Path) -> None:
             mode = path.lstat().st_mode
             if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
                 raise UsageError(f"{path} is {_kind(mode)}, not a file", "remove it, if you trust the rest")
+
+
+def sha256(path: Path) -> str:
+    """The digest of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_limited(path: Path, limit: int) -> bytes:

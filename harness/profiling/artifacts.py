@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from pathlib import Path
 
 from harness.errors import EngineError
-from harness.files import check_contents
+from harness.files import check_contents, sha256
 from harness.runs.folder import FIGURES, MANIFEST
 from harness.schema.files import Model, read_stored
 from harness.schema.profile import Artifact, ProfileManifest, Profiles
@@ -88,15 +87,10 @@ def collect(run: Path, folder: Path) -> list[Artifact]:
             path=str(path.relative_to(run)),
             kind=KINDS.get(path.suffix, "other"),
             bytes=path.stat().st_size,
-            sha256=_sha256(path),
+            sha256=sha256(path),
         )
         for path in files(folder)
     ]
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_manifest(run: Path) -> ProfileManifest | None:

@@ -11,8 +11,6 @@ from itertools import combinations
 from math import inf
 from time import monotonic
 
-import numpy as np
-
 from harness.engines.base import EngineVariant
 from harness.metrics.capacity import CONFIDENCE, Bounds, Knowledge, Trial
 from harness.metrics.digits import per_cent
@@ -24,7 +22,7 @@ from harness.schema.machines import MachineLoad
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OnlineResults, OnlineSummary, Skipped
 from harness.schema.search import Bound, CapacityFound, CapacityRatio, SearchPlan, SearchResults, SearchTrial
-from harness.traces.sampling import prompt_seed
+from harness.traces.sampling import prompt_seed, shape_seed
 
 #: Cells that may be invalid before an engine's search ends: what makes them so is not the engine's load.
 MAX_INVALID = 3
@@ -112,14 +110,13 @@ class Search(Plan):
         load = self.plan.load(search.next_value, settings.loads[0])
         number = len(search.trials)
         seed = engine_seed(settings, variant, list(self._variants.values()))
-        shape = np.random.SeedSequence([settings.seed, number], spawn_key=(_SEARCH,))
         return Cell(
             done.next_index,
             variant,
             load,
             repeat=sum(trial.load == load for trial in search.trials),
             load_seed=prompt_seed([*seed, _SEARCH, start, number]),
-            shape_seed=int(shape.generate_state(1, np.uint64)[0]),
+            shape_seed=shape_seed([settings.seed, number], _SEARCH),
             start=start,
         )
 

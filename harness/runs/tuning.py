@@ -9,8 +9,6 @@ from importlib import import_module
 from statistics import fmean
 from types import ModuleType
 
-import numpy as np
-
 from harness.engines.base import EngineVariant
 from harness.errors import BenchError, UsageError
 from harness.metrics.contrast import Contrast, contrast, judged
@@ -24,7 +22,7 @@ from harness.schema.metrics import METRICS
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OnlineResults, OnlineSummary, Skipped
 from harness.schema.tune import Configuration, ConfigurationFound, FinalistFound, State, TunePlan, TuneResults
-from harness.traces.sampling import prompt_seed
+from harness.traces.sampling import prompt_seed, shape_seed
 
 #: Sets the seeds of a tuning apart from those of other runs.
 _TUNING = 3
@@ -119,7 +117,6 @@ class Tune(Plan):
         settings = self.settings
         cells = []
         for index, (label, repeat, side) in enumerate(turns, start=done.next_index):
-            shape = np.random.SeedSequence([settings.seed, repeat], spawn_key=(_TUNING,))
             cells.append(
                 Cell(
                     index,
@@ -127,7 +124,7 @@ class Tune(Plan):
                     settings.loads[0],
                     repeat,
                     load_seed=prompt_seed([settings.seed, _TUNING, repeat]),
-                    shape_seed=int(shape.generate_state(1, np.uint64)[0]),
+                    shape_seed=shape_seed([settings.seed, repeat], _TUNING),
                     side=side,
                 )
             )

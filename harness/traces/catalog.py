@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import shutil
 import subprocess
@@ -21,7 +20,7 @@ from pydantic import Field, TypeAdapter, model_validator
 
 from harness import paths
 from harness.errors import BenchError, UsageError, did_you_mean
-from harness.files import whole_file
+from harness.files import sha256, whole_file
 from harness.schema.base import Strict
 from harness.traces import builtin
 from harness.traces.format import read_trace
@@ -181,7 +180,7 @@ def find(entry: Entry) -> Path:
     fault = f"trace {entry.name} is not on this machine ({entry.file})"
     instead = "set BENCH_TRACES to its folder"
     for copy in _copies(entry.file):
-        if (actual := digest(copy)) == entry.sha256:
+        if (actual := sha256(copy)) == entry.sha256:
             return copy
         fault = f"{copy} is not the published trace {entry.name}: sha256 {actual}, expected {entry.sha256}"
         instead = "give the file's path to use this file"
@@ -199,12 +198,6 @@ def _check_known(entry: Entry) -> None:
 def is_here(entry: Entry) -> bool:
     """Return whether a file of that name exists; `find` checks its content."""
     return next(_copies(entry.file), None) is not None
-
-
-def digest(path: Path) -> str:
-    """Return the sha256 of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _copies(file: str) -> Iterator[Path]:
@@ -233,7 +226,7 @@ def fetch(name: str, folder: Path | None = None, progress: Progress | None = Non
     entry = find_entry(name)
     _check_known(entry)
     target = (folder or CACHE) / entry.file
-    if target.is_file() and entry.sha256 == digest(target):
+    if target.is_file() and entry.sha256 == sha256(target):
         return target
     with whole_file(target) as partial:
         if isinstance(entry.place, Package):
@@ -242,7 +235,7 @@ def fetch(name: str, folder: Path | None = None, progress: Progress | None = Non
             _download(entry, partial, progress)
         else:
             _cut(fetch(entry.excerpt.trace, target.parent, progress), partial, entry.excerpt.rows)
-        actual = digest(partial)
+        actual = sha256(partial)
         if entry.sha256 != actual:
             raise BenchError(
                 f"the download of {name} has sha256 {actual}, expected {entry.sha256}",

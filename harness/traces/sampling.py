@@ -17,9 +17,14 @@ def prompt_seed(parts: Sequence[int]) -> int:
     return _seed(np.random.SeedSequence(parts))
 
 
+def shape_seed(parts: Sequence[int], kind: int) -> int:
+    """Return the seed of a load's times, lengths and order, apart from those of another kind of run."""
+    return _seed(np.random.SeedSequence(parts, spawn_key=(kind,)))
+
+
 def shape_seeds(seed: int, repeat: int, loads: int) -> list[int]:
     """Return the seed of the times, lengths and order of each load of a repeat: the same for every engine."""
-    return [_seed(np.random.SeedSequence([seed, repeat, i], spawn_key=(_SHAPES,))) for i in range(loads)]
+    return [shape_seed([seed, repeat, i], _SHAPES) for i in range(loads)]
 
 
 def _seed(sequence: np.random.SeedSequence) -> int:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import BenchError, UsageError
+from harness.files import sha256
 from harness.traces import catalog
 from harness.traces.format import formats
 from harness.traces.source import Source
@@ -204,7 +205,7 @@ def test_the_published_excerpts_are_what_cutting_gives(name, tmp_path, monkeypat
     except UsageError as error:
         pytest.skip(error.message)
     put(tmp_path / whole.name, whole.read_bytes())
-    assert catalog.digest(catalog.fetch(name, tmp_path)) == catalog.find_entry(name).sha256
+    assert sha256(catalog.fetch(name, tmp_path)) == catalog.find_entry(name).sha256
 
 
 ROWS = "".join(f"{i},{i % 50 + 1},5\n" for i in range(40))
@@ -227,7 +228,7 @@ def test_no_more_of_a_file_is_read_than_is_needed(tmp_path: Path, monkeypatch: p
     path = project_file(tmp_path / "trace.csv")
     trace = catalog.load(path, enough)
     assert seen == [4, 32] and len(trace) == 32
-    assert trace.sha256 == catalog.digest(path) and trace.note == "kept"
+    assert trace.sha256 == sha256(path) and trace.note == "kept"
     assert trace.head(10).input_tokens.tolist() == catalog.load(path).head(10).input_tokens.tolist()
 
 
@@ -256,7 +257,7 @@ def test_so_many_rows_of_a_file(tmp_path: Path, rows: int, packed: bool) -> None
         path.write_bytes(gzip.compress(path.read_bytes()))
     source = Source.open(path, rows)
     assert source.body.count(b"\n") == min(rows, 40) and source.whole == (rows >= 40)
-    assert source.sha256 == catalog.digest(path)
+    assert source.sha256 == sha256(path)
 
 
 def test_a_pipe_is_read_once_and_a_device_is_not(tmp_path: Path) -> None:
