@@ -211,15 +211,8 @@ def make_bundle(
     wheels = CACHE / "wheels" / f"{name}-{version}"
     log = CACHE / f"{name}-{version}.bundle.log"
     target = [
-        *(
-            "--no-deps",
-            "--ignore-requires-python",
-            "--only-binary=:all:",
-            "--implementation",
-            "cp",
-            "--python-version",
-            recipe.python,
-        ),
+        *("--no-deps", "--ignore-requires-python", "--only-binary=:all:"),
+        *("--implementation", "cp", "--python-version", recipe.python),
         *(word for abi in (f"cp{recipe.python.replace('.', '')}", "abi3", "none") for word in ("--abi", abi)),
         *(word for platform in PLATFORMS for word in ("--platform", platform)),
     ]

@@ -43,18 +43,15 @@ def node_effects(groups: Sequence[Group], nodes: Mapping[int, str]) -> list[Node
 def _effect(
     metric: str, points: Sequence[Sequence[Group]], nodes: Mapping[int, str], names: Sequence[str]
 ) -> NodeEffect | None:
-    values, groups, places, repeats = [], [], [], []
-    for number, point in enumerate(points):
-        for repeat in point:
-            sample = repeat.sample(metric)
-            cell = repeat.cell
-            if sample.n and sample.levels["p50"] > 0 and cell in nodes:
-                values.append(np.log(sample.levels["p50"]))
-                groups.append(number)
-                places.append(names.index(nodes[cell]))
-                repeats.append(repeat.repeat)
-    if len(set(places)) < len(names):
+    rows = [
+        (np.log(sample.levels["p50"]), number, names.index(nodes[repeat.cell]), repeat.repeat)
+        for number, point in enumerate(points)
+        for repeat in point
+        if (sample := repeat.sample(metric)).n and sample.levels["p50"] > 0 and repeat.cell in nodes
+    ]
+    if len({place for *_, place, _ in rows}) < len(names):
         return None
+    values, groups, places, repeats = zip(*rows, strict=True)
     # y = engine at a load + node, the nodes' effects summing to 0
     y, group = np.array(values), np.array(groups)
     of_group = (group[:, None] == np.unique(group)).astype(float)

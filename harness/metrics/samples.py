@@ -95,11 +95,8 @@ def waiting(requests: pd.DataFrame) -> npt.NDArray[np.int64]:
     sent, first = requests["t_sent"].to_numpy(np.float64), requests["t_first"].to_numpy(np.float64)
     answered = np.isfinite(sent) & np.isfinite(first)
     sent, first = sent[answered], first[answered]
-    sent_before, ended_before = (
-        np.searchsorted(np.sort(sent), first),
-        np.searchsorted(np.sort(first), sent, "right"),
-    )
-    others: npt.NDArray[np.int64] = sent_before - ended_before
+    others: npt.NDArray[np.int64] = np.searchsorted(np.sort(sent), first)
+    others -= np.searchsorted(np.sort(first), sent, "right")
     return others
 
 
@@ -328,19 +325,16 @@ def pool(groups: Sequence[Group]) -> Group:
         for name in LATENCIES
         if METRICS[name].by_session and first.uncut is not None
     }
+    samples = of_sessions if len(groups) > 1 else first._samples | of_sessions
+    pooled = replace(first, repeat=None, window=None, uncut=None, _samples=samples)
     if len(groups) == 1:
-        samples = first._samples | of_sessions
-        return replace(first, repeat=None, window=None, uncut=None, _samples=samples)
+        return pooled
     return replace(
-        first,
-        repeat=None,
-        window=None,
-        uncut=None,
+        pooled,
         impossible=0.0,
         requests=pd.concat([group.requests for group in groups]),
         metrics=pd.concat([group.metrics for group in groups]),
         gaps=pool_gaps([group.gaps for group in groups], [len(group.metrics) for group in groups]),
-        _samples=of_sessions,
     )
 
 

@@ -301,6 +301,7 @@ def _summary(
     unknown = [name for name in LATENCIES if METRICS[name].by_engine and not latencies[name].n]
     latencies |= {name: _engine_reported(good, name, reported) for name in unknown}
     reasons = invalid_reasons(group, calibration)
+    met = None if slo is None else np.concatenate([requests_within(repeat, slo) for repeat in repeats])
     return OnlineSummary(
         **group.identity,
         num_requests=len(requests),
@@ -309,7 +310,7 @@ def _summary(
         resent=int(requests["resent"].sum()) if "resent" in requests else 0,
         errors={str(kind): int(count) for kind, count in sorted(errors.items())},
         duration_s=passed.seconds,
-        slo_met=None if slo is None or requests.empty else _slo_met(repeats, slo),
+        slo_met=None if met is None or requests.empty else float(met.mean()),
         prompt_tokens=passed.prompt_tokens,
         completion_tokens=passed.output_tokens,
         chunks=int(good["chunks"].sum()),
@@ -328,10 +329,6 @@ def _summary(
         **_rate_fields(passed, estimates),
         **latencies,
     )
-
-
-def _slo_met(repeats: Sequence[Group], slo: Slo) -> float:
-    return float(np.concatenate([requests_within(group, slo) for group in repeats]).mean())
 
 
 def _engine_reported(good: pd.DataFrame, metric: str, reported: Reported) -> Distribution:

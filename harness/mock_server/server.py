@@ -64,16 +64,13 @@ def _refused(body: bytes, behaviour: Behaviour) -> str | None:
 class _Answer:
     """A request that is being answered."""
 
-    __slots__ = ("behaviour", "connection", "script", "served", "start", "step", "steps", "writes")
+    __slots__ = ("behaviour", "connection", "script", "served", "start", "step", "steps")
 
     def __init__(
         self, connection: Connection, behaviour: Behaviour, script: Script, served: ServedRequest
     ) -> None:
         self.connection: Connection | None = connection
-        self.behaviour = behaviour
-        self.script = script
-        self.served = served
-        self.writes = served.writes
+        self.behaviour, self.script, self.served = behaviour, script, served
         self.steps = iter(script.steps)
         self.step = next(self.steps)
         self.start = 0.0
@@ -284,7 +281,7 @@ class MockServer:
                 continue
             step, following = answer.step, next(answer.steps, None)
             for tokens in step.tokens:
-                answer.writes.append((now, tokens))
+                answer.served.writes.append((now, tokens))
                 self._generated += tokens
             if step.answers and answer.served.t_answer is None:
                 answer.served.t_answer = now

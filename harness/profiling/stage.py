@@ -83,7 +83,7 @@ def _profile(
     log = run / "logs" / f"{planned.name}.{tool}.log"
     level, load, began = subject.level(engine_variant), subject.load, time.monotonic()
     starting = CaptureStarting(engine_variant.label, tool, level, log)
-    stage = _Stage(subject, options, planned, log, notify, starting)
+    stage = _Stage(subject, options, planned, notify, starting)
     error = None
     try:
         stage.run()
@@ -116,7 +116,6 @@ class _Stage:
     subject: Subject
     options: ProfileOptions
     planned: PlannedCapture
-    log: Path
     notify: Notify
     starting: CaptureStarting
     cmd: list[str] = field(default_factory=list)
@@ -143,7 +142,7 @@ class _Stage:
             return profiled
 
         self.notify(self.starting)
-        with engine.open(settings, self.log, change) as server:
+        with engine.open(settings, self.starting.log, change) as server:
             usual = resolved.request_settings(engine_variant, server.served_name)
             completions = replace(usual, endpoint="completions")  # chats compute the same
             encode = engine.encoder(completions)

@@ -264,9 +264,6 @@ def _draw(axes: Axes, series: Series, look: Look, color: str, shift: float) -> N
         else:
             axes.fill_between(x, low, high, color=color, alpha=0.16, linewidth=0)
         return
-    if series.kind == "area":
-        axes.fill_between(x, list(series.y), step="post", color=color, alpha=0.35, linewidth=0)
-        return
     for at, a, b in zip(x, low, high, strict=True) if low else ():
         if math.isfinite(a) and math.isfinite(b):
             axes.vlines(at, a, b, color=color, linewidth=1, alpha=0.8)

@@ -38,7 +38,7 @@ MANY = 6
 #: With more points than this, invalid ones are not crossed: the note names the engine.
 CROSSED = 100
 
-Kind = Literal["line", "points", "band", "area", "spans"]
+Kind = Literal["line", "points", "band", "spans"]
 Numbers = Sequence[float]
 
 
@@ -93,8 +93,7 @@ class Series:
     Attributes:
         label: The engine's label, whose colour and marker it has, and which hides it.
         kind: `line` joins points that have markers; `points` are markers alone; `band` lies between `low` and
-            `high`; `area` is filled down to zero, in steps; `spans` are bars from `low` to `high` along x at
-            the height `y`.
+            `high`; `spans` are bars from `low` to `high` along x at the height `y`.
         part: What of the engine it is: `p90`, `queue`. Parts are picked by `Chart.views`.
         low, high: The ends; of `line` and `points`, of the 95 % interval along y, as whiskers. NaN: none.
         n: Samples of each point.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
-from typing import cast
 
 from harness.engines.registry import in_order
 from harness.profiling.explain import TOOLS
@@ -17,7 +16,7 @@ from harness.schema.base import repeat_text
 from harness.schema.fairness import PARTS
 from harness.schema.load import Load
 from harness.schema.metrics import METRICS
-from harness.schema.profile import Category, ProfileFigures
+from harness.schema.profile import ProfileFigures
 from harness.schema.results import BatchRow, OnlineSummary
 from harness.schema.search import SearchResults, SearchTrial
 
@@ -50,18 +49,24 @@ def rows(labels: Sequence[str]) -> Axis:
     return Axis("engine", ticks=ticks, ends=(-0.5, len(labels) - 0.5), down=True)
 
 
+def _bar(
+    label: str, row: int, parts: Iterable[tuple[str, float, int | None, str]], colors: Mapping[str, str]
+) -> Iterator[Series]:
+    """Yield the parts of a bar one behind the other; each has a name, a length, its samples and a note."""
+    reach = 0.0
+    for part, length, n, note in parts:
+        span = Point(length, row, (reach, reach + length), n, note)
+        yield Series.of(label, "spans", [span], part, color=colors[part], is_length=True)
+        reach += length
+
+
 def waterfall(pooled: Sequence[OnlineSummary], load: Load) -> Chart:
     """The parts of the mean TTFT at one load, a bar an engine."""
     apart = [(summary, parts) for summary, parts in with_waterfall(pooled) if summary.load == load]
-    series = []
+    series: list[Series] = []
     for row, (summary, parts) in enumerate(apart):
-        reach = 0.0
-        for part in parts.parts:
-            length = max(part.mean_ms or 0.0, 0.0)
-            span = Point(length, row, (reach, reach + length), part.n, f"{part.source}: {part.how}")
-            color = COLORS[part.part]
-            series.append(Series.of(summary.label, "spans", [span], part.part, color=color, is_length=True))
-            reach += length
+        each = [(it.part, max(it.mean_ms or 0.0, 0.0), it.n, f"{it.source}: {it.how}") for it in parts.parts]
+        series += _bar(summary.label, row, each, COLORS)
     order: list[str] = list(PARTS)
     silent = [
         f"{summary.label} reported no parts"
@@ -87,14 +92,13 @@ def profile(figures: Sequence[ProfileFigures], labels: Sequence[str]) -> Chart |
         if each.tool == tool and "decode" in each.steps
     }
     shown = [by_label[label] for label in labels if label in by_label]
-    series = []
+    series: list[Series] = []
     for row, each in enumerate(shown):
-        step, reach = each.steps["decode"], 0.0
-        for part, color in PARTS_OF_A_STEP.items():
-            length = step.idle_ms if part == "idle" else step.categories_ms.get(cast(Category, part), 0.0)
-            span = Point(length, row, (reach, reach + length), note=f"of {step.period_ms:.3g} ms a step")
-            series.append(Series.of(each.label, "spans", [span], part, color=color, is_length=True))
-            reach += length
+        step = each.steps["decode"]
+        times_ms = {str(name): ms for name, ms in step.categories_ms.items()} | {"idle": step.idle_ms}
+        note = f"of {step.period_ms:.3g} ms a step"
+        parts = [(part, times_ms.get(part, 0.0), None, note) for part in PARTS_OF_A_STEP]
+        series += _bar(each.label, row, parts, PARTS_OF_A_STEP)
     order = list(PARTS_OF_A_STEP)
     if not shown:
         return None

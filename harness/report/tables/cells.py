@@ -79,7 +79,7 @@ def lengths_table(groups: Sequence[Group]) -> Table | None:
     if len({float(length) for lengths in answers for length in np.unique(lengths)}) < 2:
         return None
     columns = [
-        *_points(points),
+        *Column.place([repeats[0] for repeats in points]),
         *(_percentile("prompt", prompts, q) for q in _SHOWN),
         Column.number("answer mean", map(_mean, answers), 1),
         *(_percentile("answer", answers, q) for q in _SHOWN),
@@ -107,18 +107,13 @@ def turns_table(groups: Sequence[Group]) -> Table | None:
 
     first = [group for group, *_ in of_turns]
     columns = [
-        *(Column.engine(first), Column.load(first), Column.text("turn", [name for _, name, _ in of_turns])),
+        *Column.place(first),
+        Column.text("turn", [name for _, name, _ in of_turns]),
         Column.count("requests", [len(rows) for *_, rows in of_turns]),
         Column.number("prompt p50", medians(prompt_tokens), 0),
         *(Column.number(f"{METRICS[name].label} p50", medians(itemgetter(name))) for name in _OF_TURNS),
     ]
     return Table("turns", "By turn", columns, ["Of successful requests: prompts in tokens, latencies in ms."])
-
-
-def _points(points: Sequence[Sequence[Group]]) -> list[Column]:
-    """Return the columns of engine and load of repeats."""
-    first = [repeats[0] for repeats in points]
-    return [Column.engine(first), Column.load(first)]
 
 
 def _mean(values: npt.NDArray[np.float64]) -> float | None:
@@ -168,7 +163,7 @@ def server_table(groups: Sequence[Group], readings: pd.DataFrame) -> Table | Non
             points.append(repeats)
             reported.append(rows)
     columns = [
-        *_points(points),
+        *Column.place([repeats[0] for repeats in points]),
         Column.number("running", [_or_none(rows["running"].mean()) for rows in reported], 1),
         Column.number("most", [_or_none(rows["running"].max()) for rows in reported], 0),
         Column.number("waiting", [_or_none(rows["waiting"].mean()) for rows in reported], 1),
@@ -272,8 +267,7 @@ def recovery_table(recoveries: Sequence[Recovery]) -> Table | None:
         )
 
     columns = [
-        Column.engine(rows),
-        Column.load(rows),
+        *Column.place(rows),
         Column.text("spike, requests/s for s", spikes),
         Column.count("repeats", [len(same) for same in by_spike.values()]),
         medians("TTFT p50 before, ms", lambda each: each.before_ms),
@@ -307,8 +301,7 @@ def waterfall_table(pooled: Sequence[OnlineSummary]) -> Table | None:
         return None
     rows = [summary for summary, _ in apart]
     columns = [
-        Column.engine(rows),
-        Column.load(rows),
+        *Column.place(rows),
         *(Column(name, [_part_cell(waterfall, name) for _, waterfall in apart]) for name in PARTS),
         Column("sum", [Cell.number(waterfall.total_ms) for _, waterfall in apart]),
     ]

@@ -76,7 +76,8 @@ def category_table(groups: Sequence[Group]) -> Table | None:
     first = [group for group, *_ in rows]
     tables = [of_one for *_, of_one in rows]
     columns = [
-        *(Column.engine(first), Column.load(first), Column.text("category", [name for _, name, _ in rows])),
+        *Column.place(first),
+        Column.text("category", [name for _, name, _ in rows]),
         Column.count("requests", [len(of_one) for of_one in tables]),
         Column.number("answer mean", [of_one["completion_tokens"].mean() for of_one in tables], 1),
         Column.number("tokens a chunk", [_quotient(of_one) for of_one in tables], 2),

@@ -173,6 +173,11 @@ class Column:
         return cls(head_of(loads), [Cell(load_number(load), load.value) for load in loads])
 
     @classmethod
+    def place(cls, rows: Sequence[Measured]) -> list[Column]:
+        """Make the columns of engine and load."""
+        return [cls.engine(rows), cls.load(rows)]
+
+    @classmethod
     def repeat(cls, repeats: Iterable[int | None]) -> Column:
         """Make the column of the repeats: shown from 1, and from 0 in files."""
         return cls("repeat", [Cell(str((repeat or 0) + 1), repeat) for repeat in repeats])
@@ -186,7 +191,7 @@ class Column:
     @classmethod
     def cell(cls, rows: Sequence[Repeated]) -> list[Column]:
         """Make the columns of engine and load and, where there are several repeats, of the repeat."""
-        columns = [cls.engine(rows), cls.load(rows)]
+        columns = cls.place(rows)
         repeats = [row.repeat for row in rows]
         return columns if set(repeats) <= {None} else [*columns, cls.repeat(repeats)]
 
