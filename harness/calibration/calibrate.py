@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
-from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
@@ -145,11 +144,7 @@ class Trial:
 
 
 def try_chunks(
-    rate: float,
-    seconds: float,
-    processes: int,
-    cpus: CpuSplit,
-    behaviour: Mapping[str, object] = MappingProxyType({}),
+    rate: float, seconds: float, processes: int, cpus: CpuSplit, behaviour: Mapping[str, object] = {}
 ) -> Trial:
     """Run `processes` clients, each reading `rate` chunks a second from its own mock server.
 
@@ -292,7 +287,7 @@ def calibrate(*, quick: bool, report_status: ReportStatus) -> Calibration:
     calibration = Calibration(
         machine=this_machine(), created=now(), quick=quick, ceilings=ceilings, errors=errors
     )
-    save(calibration)
+    write_json(PATH, calibration)
     return calibration
 
 
@@ -317,8 +312,3 @@ def load(path: Path = PATH) -> Calibration | None:
     except (OSError, ValidationError):
         return None
     return calibration if calibration.machine == this_machine() else None
-
-
-def save(calibration: Calibration, path: Path = PATH) -> None:
-    """Store `calibration`, replacing an older one."""
-    write_json(path, calibration)

@@ -14,6 +14,7 @@ from rich.table import Column, Table
 from harness.cli.terminal import Terminal
 from harness.cli.terminal_table import listing
 from harness.errors import UsageError
+from harness.files import write_whole
 from harness.metrics.digits import per_cent
 from harness.traces import builtin, catalog, csv_formats
 from harness.traces.trace import Statistics, describe
@@ -78,7 +79,7 @@ def convert(
         raise UsageError(f"{out} is the trace itself", "write to another file")
     loaded = catalog.load(trace, None if n is None else lambda head: len(head) >= n)
     kept = loaded if n is None else loaded.head(n)
-    csv_formats.write(kept, out)
+    write_whole(out, csv_formats.dump(kept))
     console.print(f"{out}: {len(kept):,} requests of {loaded.name}", soft_wrap=True)
 
 

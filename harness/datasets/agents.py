@@ -27,14 +27,14 @@ import io
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 import msgspec
 
-from harness.datasets.jobs import decoded_lines
+from harness.datasets.jobs import decoded_lines, utc
 from harness.errors import UsageError
 
 Tokens = Annotated[int, msgspec.Meta(ge=0)]
@@ -181,8 +181,7 @@ class _Event(msgspec.Struct):
     timestamp: datetime  # of UTC where no zone is given
 
     def __post_init__(self) -> None:
-        if self.timestamp.tzinfo is None:
-            self.timestamp = self.timestamp.replace(tzinfo=UTC)
+        self.timestamp = utc(self.timestamp)
 
 
 class _Round(msgspec.Struct):

@@ -247,8 +247,8 @@ class _Span(msgspec.Struct):
     status: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        self.start_time = _utc(self.start_time)
-        self.end_time = max(_utc(self.end_time), self.start_time)
+        self.start_time = utc(self.start_time)
+        self.end_time = max(utc(self.end_time), self.start_time)
 
     @property
     def is_call(self) -> bool:
@@ -273,7 +273,8 @@ class _SpansFile(msgspec.Struct):
     spans: list[_Span]
 
 
-def _utc(time: datetime) -> datetime:
+def utc(time: datetime) -> datetime:
+    """The time, of UTC where it has no zone."""
     return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 

@@ -231,7 +231,6 @@ def check(replies: Replies, engine_variants: Sequence[EngineVariant], tokenizer:
     Args:
         tokenizer: The model's tokenizer.json, for engines that return only text; None if it has none.
     """
-    rule: str
     name: str | None
     bound: float | None
     decode = None if tokenizer is None else Tokenizer.from_file(str(tokenizer)).decode

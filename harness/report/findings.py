@@ -59,9 +59,7 @@ FINDINGS = TypeAdapter(list[Finding])
 
 def findings(run: Run) -> list[Finding]:
     """One finding a load, from light to heavy; one of a search; none of a tuning, which compares settings."""
-    if not run.has_results or not run.pooled:
-        return []
-    if run.meta.tune is not None:
+    if not run.has_results or not run.pooled or run.meta.tune is not None:
         return []
     if run.results.search is not None:
         return [_of_search(run)]

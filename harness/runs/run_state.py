@@ -72,8 +72,7 @@ class Run:
     def create(cls, folder: Path, info: RunInfo, missing: list[Skipped]) -> Self:
         """A run that begins in an empty folder."""
         run = cls(folder, info, list(missing))
-        info.order = [(cell.engine_variant.label, cell.repeat) for cell in run.cells()]
-        info.order = list(dict.fromkeys(info.order))
+        info.order = list(dict.fromkeys((cell.engine_variant.label, cell.repeat) for cell in run.cells()))
         run._keep_skipped()
         write_json(folder / RUN, info)  # last: a folder with it holds a whole run
         return run

@@ -21,7 +21,6 @@ from __future__ import annotations
 import csv
 import io
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,6 @@ from numpy.typing import NDArray
 from pyarrow import csv as arrow_csv
 
 from harness.errors import UsageError
-from harness.files import write_whole
 from harness.traces import sampling
 from harness.traces.format import Format
 from harness.traces.source import Source
@@ -199,11 +197,6 @@ def dump(trace: Trace) -> bytes:
     rows.writerow(columns)
     rows.writerows(zip(*columns.values(), strict=True))
     return text.getvalue().encode()
-
-
-def write(trace: Trace, path: Path) -> None:
-    """Write the project's CSV, whole or not at all. Raises UsageError if that is impossible."""
-    write_whole(path, dump(trace))
 
 
 def _block_size(source: Source) -> int:

@@ -20,7 +20,6 @@ from harness.calibration.calibrate import (
     MOST_LAG_S,
     Trial,
     load,
-    save,
     search,
     this_machine,
     try_chunks,
@@ -30,6 +29,7 @@ from harness.calibration.calibrate import (
 from harness.calibration.mock_process import ask, mock_server
 from harness.engines.placement import physical_cores, split
 from harness.errors import BenchError
+from harness.files import write_json
 from harness.loadgen.load_plan import LoadPlan
 from harness.loadgen.run_load import run_load
 from harness.schema.machines import Calibration, ClientCeiling, MachineKey
@@ -204,7 +204,7 @@ def calibration(machine: MachineKey, *ceilings: tuple[int, float]) -> Calibratio
 
 def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     kept = calibration(this_machine(), (1, 1e5))
-    save(kept, tmp_path / "cache" / "calibration.json")
+    write_json(tmp_path / "cache" / "calibration.json", kept)
     assert load(tmp_path / "cache" / "calibration.json") == kept
 
 
@@ -212,7 +212,7 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     "change", [{"cpu": "x"}, {"cores": 0}, {"kernel": "x"}, {"python": "x"}, {"uvloop": "x"}]
 )
 def test_another_machine_has_none(tmp_path: Path, change: dict[str, object]) -> None:
-    save(calibration(this_machine().model_copy(update=change), (1, 1e5)), tmp_path / "c.json")
+    write_json(tmp_path / "c.json", calibration(this_machine().model_copy(update=change), (1, 1e5)))
     assert load(tmp_path / "c.json") is None
 
 
