@@ -92,11 +92,11 @@ def secrets(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_nothing_of_an_attack_arrives_and_the_key_stays(
-    hostile_url: str, secrets: list[str], start_bench: Any, bench: Any, quick: list[str], tmp_path: Path
+    hostile_url: str, secrets: list[str], bench: Any, quick: list[str], tmp_path: Path
 ) -> None:
     server = ["--base-url", hostile_url, *secrets]
     load = ["--concurrency", "2", "--n", "9", "--input-len", "4"]
-    done = start_bench("online", *server, *quick, *load, "--json", "--figures").end()
+    done = bench("online", *server, *quick, *load, "--json", "--figures")
     assert done.code == 3, done.err
     assert json.loads(done.out)["summaries"][0]["errors"] == {"http_500": 3, "stream_error": 3}
     [folder] = (tmp_path / "runs").iterdir()

@@ -22,13 +22,13 @@ TABLE = "Latencies in ms, requests and output tokens a second"
 TRIALS = 2
 
 
-def test_a_whole_run(start_mock: Any, start_bench: Any, quick: list[str]) -> None:
+def test_a_whole_run(start_mock: Any, bench: Any, quick: list[str]) -> None:
     """Two scales, two repeats, chunks of several tokens, a service level."""
     server = start_mock("--tokens-per-chunk", "3")
-    done = start_bench(
+    done = bench(
         "online", "--base-url", server.url, *quick, "--n", "12", "--scales", "0.02,0.01", "--repeats", "2",
-        "--warmup", "auto", "--slo", "ttft_ms=100000", "--serve", "0",
-    ).end()  # fmt: skip
+        "--warmup", "2", "--slo", "ttft_ms=100000", "--serve", "0",
+    )  # fmt: skip
     report = Path(done.out.removesuffix("\n"))
     check_end(done.code, report.parent)
     assert report.name == "report.html" and report.is_file()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from harness.cli.search import lasting_settings
+from harness.runs.journal import JournalEntry, append_journal
 from harness.runs.search import EngineSearch
 from harness.schema.load import ClosedLoop, RequestRate
 from harness.schema.online_settings import OnlineSettings
@@ -70,15 +70,19 @@ def test_servers_of_known_capacity_are_told_apart(servers, bench, tmp_path):
     assert len(cells) == len(set(cells)) > len(lines) - 2
 
 
-@pytest.mark.slow
-def test_ctrl_c_names_the_command_that_goes_on(start_mock, start_bench, bench, tmp_path):
+def test_ctrl_c_names_the_command_that_goes_on(start_mock, bench, tmp_path, monkeypatch):
     server = start_mock("--ttft-ms", "30")
     servers = [option for name in ("two", "twelve") for option in ("--server", f"{name}={server.url}")]
-    words = ("search", *servers, "--slo", LIMITS, *SHORT[:-1], "--cells", "3")
-    first = start_bench(*words, "--out", str(tmp_path / "runs"))
-    folder = first.until("run ").removeprefix("run ").partition(": ")[0]
-    first.until("[1/6]", send=signal.SIGINT)
-    done = first.end()
+
+    def interrupted(path: Path, entry: JournalEntry) -> None:
+        append_journal(path, entry)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as first_cell:
+        first_cell.setattr("harness.runs.run_state.append_journal", interrupted)
+        few = ("--cells", "3", "--out", str(tmp_path / "runs"))
+        done = bench("search", *servers, "--slo", LIMITS, *SHORT[:-1], *few)
+    [folder] = (tmp_path / "runs").iterdir()
     assert (done.code, done.out) == (130, f"{folder}/report.html\n")
     assert "cells are measured; nothing of t" in done.err
     said = f"  hint: finish the run with `bench search --resume {folder}`"

@@ -262,6 +262,7 @@ def test_a_cell_is_measured_again_as_its_client_was_late(
     start_mock: Any, settings_for: Make, monkeypatch: pytest.MonkeyPatch, late_times: int, again: int
 ) -> None:
     late = [Fact(kind="late", values={"lag_ms": 5.0 + i}) for i in range(late_times)] + [None] * 9
+    monkeypatch.setattr("harness.runs.cell_runner.MAX_AGAIN", 2)
     monkeypatch.setattr("harness.runs.cell_runner.late_alone", lambda group: late.pop(0))
     server, watch = start_mock(), Watcher()
     settings = settings_for(server.url, concurrency=[2], n=4, input_len=16, output_len=7)
