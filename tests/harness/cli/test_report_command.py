@@ -50,7 +50,7 @@ def test_limits_and_prices_are_not_for_offline_runs(bench, tmp_path):
 
 
 def test_two_engines_are_compared_in_the_terminal_as_on_the_page(tmp_path, capfd):
-    run, out = Path(__file__).parents[3] / "reports/h200-qwen3-8b", tmp_path / "x.html"
+    run, out = Path(__file__).parents[3] / "reports/cpu-smollm2-135m", tmp_path / "x.html"
     report([run], out, compare="roseinfer,vllm", load="1")
     printed = capfd.readouterr().out
     loaded = load_run(run, trust=True)

@@ -103,33 +103,30 @@ def test_both_ways_are_measured_and_saved(tmp_path: Path, monkeypatch: pytest.Mo
     assert [facts[0].scope.repeat for facts in disturbances] == [0, 0]
 
 
-def test_a_worker_that_fails_shows_its_last_lines(tmp_path: Path):
-    variant = Variant(label="x", offline={"no_such_setting": 1})
-    engine_variant = EngineVariant(EngineRef.model_validate("roseinfer@x"), variant, "roseinfer (x)")
-    model = resolve("random:gpt2-tiny").path
-    settings = EngineSettings(engine_variant, model, "m", "cpu", "fp32", 64)
-    batch = Batch(warmup([(4, 2)], 100, 0), [], True)
-    with pytest.raises(EngineError, match=r"(?s)exit code 1.*no_such_setting"):
-        time_batches(LOCAL["roseinfer"], settings, batch, tmp_path / "x.log")
-
-
 class Quitting(Roseinfer):
-    """An engine whose in-process API ends the process as if all were well."""
+    """An engine whose in-process API ends by a statement: the process as if all were well."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, statement: str = "os._exit(0)") -> None:
         self.script = folder / "quit.py"
-        self.script.write_text("import os\nclass Quit:\n    def __init__(self, **_): os._exit(0)\n")
+        self.script.write_text(f"import os\nclass Quit:\n    def __init__(self, **_): {statement}\n")
 
     def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
         return OfflineFactory(f"{self.script}:Quit", {}, {})
 
 
-def test_a_worker_that_ends_without_a_result_has_failed(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("raise ValueError('no such setting')", r"(?s)exit code 1.*no such setting"),
+        ("os._exit(0)", "ended with exit code 0: it wrote nothing"),
+    ],
+)
+def test_a_worker_that_ends_without_a_result_has_failed(tmp_path: Path, statement: str, said: str):
     engine_variant = EngineVariant(EngineRef.model_validate("roseinfer"), Variant(), "roseinfer")
     settings = EngineSettings(engine_variant, resolve("random:gpt2-tiny").path, "m", "cpu", "fp32", 64)
     batch = Batch(warmup([(4, 2)], 100, 0), [], True)
-    with pytest.raises(EngineError, match="ended with exit code 0: it wrote nothing"):
-        time_batches(Quitting(tmp_path), settings, batch, tmp_path / "x.log")
+    with pytest.raises(EngineError, match=said):
+        time_batches(Quitting(tmp_path, statement), settings, batch, tmp_path / "x.log")
 
 
 class Refusing(ServedByMock):

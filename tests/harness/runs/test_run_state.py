@@ -73,13 +73,6 @@ def test_a_sweep_interrupted_in_its_middle_is_finished(start_mock: Any, settings
 KINDS: list[dict[str, Any]] = [
     {"request_rate": "60,90", "arrivals": "gamma:2", "n": 12, "input_len": "uniform:4:20", "output_len": 5},
     {
-        "request_rate": "60,90",
-        "n": 12,
-        "dataset": "DATASET",
-        "max_output_len": 6,
-        "model": "random:gpt2-tiny",
-    },
-    {
         **{"concurrency": "2,3", "n": 4, "dataset": "DATASET", "max_output_len": 6},
         **{"model": "random:gpt2-tiny", "turns": "recorded"},
     },

@@ -101,6 +101,8 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "MAX_PROMPTS", 3)
     monkeypatch.setattr(cuda, "VERIFY_ROWS", (2, 3))
     monkeypatch.setattr(cuda, "decode_sizes", lambda most: (1, most))
+    for name in ("kernels.triton.delta_prompts", "models.hybrid_cuda"):
+        monkeypatch.setattr(f"roseinfer.{name}.CHUNK", 16)
 
     recording, launch = threading.local(), GridExecutor.__call__
 

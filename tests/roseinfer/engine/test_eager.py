@@ -37,10 +37,10 @@ def prompts(count: int, longest: int, vocab: int = 5003) -> list[list[int]]:
 @pytest.fixture(scope="module")
 def answers(folder: Path) -> list[tuple[list[int], list[int]]]:
     """Prompts of 1 to 180 tokens, and what transformers makes of them."""
-    requests, params = prompts(12, 180), SamplingParams(max_tokens=NEW_TOKENS, ignore_eos=True)
+    requests, params = prompts(9, 180), SamplingParams(max_tokens=NEW_TOKENS, ignore_eos=True)
     pairs = list(zip(requests, LLM(config_of(folder)).generate(requests, params), strict=True))
     assert all(is_greedy(folder, *pair) for pair in pairs)
-    assert len({token for _, answer in pairs for token in answer}) > 60, "too uniform to prove much"
+    assert len({token for _, answer in pairs for token in answer}) > 45, "too uniform to prove much"
     return pairs
 
 

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from roseinfer.batch import NO_INTS, Segment
+from roseinfer.kernels.triton import delta_prompts
 from roseinfer.kvcache.states import StateRows, States, StateShape
 from roseinfer.models.delta import GatedDelta
 from roseinfer.models.hybrid_cuda import CudaGatedDelta
 from tests.roseinfer.kernels.triton.conftest import DEVICE, EPS, close, draw, examples, seeds
+
+#: Tokens of a prompt that a program takes: few in the interpreter, whose time grows with their square.
+CHUNK = delta_prompts.CHUNK if DEVICE.type == "cuda" else 16
+
+
+@pytest.fixture(scope="module", autouse=True)
+def chunks() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("kernels.triton.delta_prompts", "models.hybrid_cuda"):
+            patch.setattr(f"roseinfer.{module}.CHUNK", CHUNK)
+        yield
 
 
 def layer_of(
@@ -53,7 +68,11 @@ def test_steps_of_running_rows(requests: int, group: int, dims: tuple[int, int],
 
 @examples
 @given(
-    st.lists(st.tuples(st.sampled_from([1, 2, 3, 63, 64, 65, 150]), st.booleans()), min_size=1, max_size=3),
+    st.lists(
+        st.tuples(st.sampled_from([1, 2, 3, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 6]), st.booleans()),
+        min_size=1,
+        max_size=3,
+    ),
     st.integers(0, 2),
     st.sampled_from([1, 2]),
     st.sampled_from([(16, 32), (24, 40)]),
