@@ -166,6 +166,7 @@ def test_an_engine_that_fails(bench, tmp_path, measures):
     assert "wrong number" not in (folder / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_killed_and_interrupted_and_resumed_with_a_real_engine(start_bench, bench, tmp_path):
     """No process is left, nothing is measured twice, and each part is reported, as is the whole."""
     first = start_bench(*QUICK, "--model", "auto", "--engines", "roseinfer,openai", "--out", str(tmp_path))

@@ -44,6 +44,7 @@ def test_a_whole_run(start_mock: Any, bench: Any, quick: list[str]) -> None:
     assert TABLE in lines
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_with_a_real_engine(start_bench, bench, tmp_path, quick):
     """`bench` is killed in the second cell: no process is left, and no cell is measured twice."""
     first = start_bench(

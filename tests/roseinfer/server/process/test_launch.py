@@ -27,6 +27,7 @@ from tests.roseinfer.server.conftest import Serving
 pytestmark = pytest.mark.integration
 
 
+@pytest.mark.slow
 def test_two_replicas(serve: Any, text_model: Any) -> None:
     """With prefix caches behind two front ends, until one is killed."""
     two = serve(

@@ -207,6 +207,7 @@ HUNG = (suspend, r"waited 1 s for another rank of the engine \(rank 1 is stopped
 STARVED = (starve, r"rank 1 of the engine has ended \(exit code 2\): not enough memory: ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("device", "fault", "why"),
     [
