@@ -11,7 +11,7 @@ from harness.cli.terminal import Terminal, echo
 from harness.cli.terminal_table import TerminalTable
 from harness.errors import UsageError
 from harness.files import check_writable
-from harness.report.compared import Choice, chosen, compared_table, gaps_of, verdict, why
+from harness.report.compared import Choice, chosen, compared_table, gaps_of, more, verdict
 from harness.report.decision import Asked
 from harness.report.index import write_index
 from harness.report.render import write_page
@@ -80,7 +80,7 @@ def report(
 def _print_choice(run: Run, choice: Choice) -> None:
     """Print what the page says of it: the sentence, why, and the table, a row a statistic."""
     console, table = Terminal(), transposed(compared_table(run, choice))
-    for sentence in (verdict(run, choice), *why(run, choice, gaps_of(run))):
+    for sentence in (verdict(run, choice), *more(run, choice, gaps_of(run))):
         console.print(str(sentence), soft_wrap=not console.is_terminal)
     console.print(TerminalTable(table))
     for line in (*table.notes, *table.legend):

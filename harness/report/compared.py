@@ -8,7 +8,7 @@ from itertools import combinations
 
 from harness.errors import UsageError, did_you_mean
 from harness.metrics.contrast import compared_by
-from harness.metrics.rankings import Ranking, fell_behind, rankings, shown_load
+from harness.metrics.rankings import Ranking, excludes_one, fell_behind, rankings, shown_load
 from harness.profiling.artifacts import read_profiles
 from harness.profiling.explain import explain
 from harness.report.grouping import grouped
@@ -17,7 +17,7 @@ from harness.report.tables.latency import SHOWN, grid, slo_met
 from harness.report.tables.profiles import is_explained, largest_part
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.load_words import load_number, with_rate
-from harness.report.text.numbers import decimals, few, number, several
+from harness.report.text.numbers import decimals, few, number, plural, several
 from harness.report.wording import COMPARED_NOTE, Sentence, better_in, kept_up, sentence, wins
 from harness.runs.reader import Run
 from harness.schema.load import ClosedLoop, Load, from_light_to_heavy
@@ -119,8 +119,7 @@ def verdict(run: Run, choice: Choice) -> Sentence:
 
 def of_rankings(place: str, found: Sequence[Ranking], compared: Sequence[OnlineSummary]) -> Sentence:
     """Choose the sentence by all rankings of a load."""
-    counted = [ranking for ranking in found if ranking.metric != "e2e_ms"]
-    counted.sort(key=lambda ranking: not METRICS[ranking.metric].is_latency)
+    counted = _counted(found)
     load = compared[0].load
     if not any(ranking.headline for ranking in counted):
         names = several(METRICS[name].label for name in compared_by(load))
@@ -143,6 +142,12 @@ def of_rankings(place: str, found: Sequence[Ranking], compared: Sequence[OnlineS
     return wins(place, better, same)
 
 
+def _counted(found: Sequence[Ranking]) -> list[Ranking]:
+    """Rankings that a sentence is about, latencies first."""
+    counted = [ranking for ranking in found if ranking.metric != "e2e_ms"]
+    return sorted(counted, key=lambda ranking: not METRICS[ranking.metric].is_latency)
+
+
 def _by(ranking: Ranking) -> str:
     """By how much the winner is better than the one other engine, or than which of several others."""
     others = ranking.valid[1:]
@@ -150,6 +155,30 @@ def _by(ranking: Ranking) -> str:
     if len(others) == 1 and others[0].ratio:
         return f"by {max(others[0].ratio, 1 / others[0].ratio):.2f}×"
     return "" if len(worse) == len(others) else f"(than {few(worse)})"
+
+
+def by_themselves(run: Run, choice: Choice) -> list[Sentence]:
+    """Say in what one of two engines is better by the interval of that comparison, though not by the verdict."""
+    compared = [each for each in run.pooled if each.load == choice.load and each.label in choice.labels]
+    if len(compared) != 2 or any(map(fell_behind, compared)):
+        return []
+    between = _between(run, choice)
+    better: dict[str, dict[str, list[tuple[str, str]]]] = {}
+    for ranking in _counted(rankings(compared, between)):
+        if ranking.winner is not None or len(ranking.valid) < 2:
+            continue
+        best, other = ranking.valid
+        if excludes_one(other.ratio_interval):
+            of_best = better.setdefault(best.label, {})
+            of_best.setdefault(ranking.metric, []).append((ranking.statistic, _by(ranking)))
+    if not better:
+        return []
+    phrases = [
+        f"{label} is better in {several([better_in(metric, won, ()) for metric, won in by_metric.items()])}"
+        for label, by_metric in better.items()
+    ]
+    count = plural(max(pair.comparisons for pair in between), "comparison")
+    return [sentence("by_itself", comparisons=count, better="; ".join(phrases))]
 
 
 def _between(run: Run, choice: Choice) -> list[Comparison]:
@@ -169,6 +198,11 @@ def gaps_of(run: Run) -> Sequence[Gap]:
     return profiles.gaps if profiles else explain(run.results, (), (), {})
 
 
+def more(run: Run, choice: Choice, gaps: Sequence[Gap]) -> list[Sentence]:
+    """What stands below the verdict: differences that are none among all comparisons, and reasons."""
+    return [*by_themselves(run, choice), *why(run, choice, gaps)]
+
+
 def why(run: Run, choice: Choice, gaps: Sequence[Gap]) -> list[Sentence]:
     """Say what makes up most of the largest differences between the engines; nothing of queues."""
     at_load = {each.label: each for each in run.pooled if each.load == choice.load}
@@ -186,11 +220,13 @@ def why(run: Run, choice: Choice, gaps: Sequence[Gap]) -> list[Sentence]:
         part = largest_part(gap.parts)
         if part is not None:
             shorter, longer = (gap.a, gap.b) if gap.delta < 0 else (gap.b, gap.a)
-            places = decimals([gap.delta])
+            places, rest = decimals([gap.delta]), abs(part.delta) - abs(gap.delta)
             reasons.append(
                 sentence(
-                    "why", metric=METRICS[gap.metric].label, shorter=shorter, longer=longer, part=part.name,
+                    "why_more" if round(rest, places) > 0 else "why",
+                    metric=METRICS[gap.metric].label, shorter=shorter, longer=longer, part=part.name,
                     ms=number(abs(gap.delta), places), part_ms=number(abs(part.delta), places),
+                    rest_ms=number(rest, places),
                 )
             )  # fmt: skip
     return reasons
@@ -253,7 +289,7 @@ def _with_ratio(cell: Cell, ratio: Cell) -> Cell:
     return replace(
         cell,
         interval=ratio.interval,
-        against=f"{ratio.text} {ratio.against}".strip(),
+        against=", ".join(filter(None, (ratio.text, ratio.against))),
         best=ratio.best,
         worse=ratio.worse,
         remark=ratio.remark or cell.remark,

@@ -24,12 +24,12 @@ from harness.report.compared import (
     first_choice,
     gaps_of,
     is_chosen_of,
+    more,
     pairs,
     verdict,
-    why,
 )
 from harness.report.findings import FINDINGS, findings
-from harness.report.notices import badges, notices
+from harness.report.notices import Badge, badges, notices
 from harness.report.page import render_page
 from harness.report.sections import sections
 from harness.report.several import Change, overview
@@ -105,6 +105,11 @@ class Chapter:
         first = self.first_choice
         return first is not None and len(first.labels) == 2 < len(self.labels)
 
+    def of(self, badge: Badge) -> Markup:
+        """Write which engines a badge is about, as an attribute; nothing of the whole run."""
+        places = (str(self.labels.index(label)) for label in badge.engines if label in self.labels)
+        return Markup(f' data-of="{" ".join(places)}"') if badge.engines else Markup()
+
     def place(self, load: Load | None = None, against: str = "", pair: Sequence[str] | None = None) -> Markup:
         """Write the attributes of a part that is for one load, one baseline or one pair; no pair: of all."""
         first, parts, is_shown = self.first_choice, [], True
@@ -131,9 +136,9 @@ class Chapter:
         for load in self.loads:
             of_all = first_choice(run, load)
             first = answer(run) if load == first_choice(run).load else [verdict(run, of_all)]
-            yield self.place(load, pair=()), [*first, *why(run, of_all, gaps)]
+            yield self.place(load, pair=()), [*first, *more(run, of_all, gaps)]
         for choice in pairs(run):
-            sentences = [verdict(run, choice), *why(run, choice, gaps)]
+            sentences = [verdict(run, choice), *more(run, choice, gaps)]
             yield self.place(choice.load, pair=choice.labels), sentences
 
     @property
@@ -153,9 +158,9 @@ class Chapter:
     def ratios(self, metric: str) -> list[tuple[Markup, Table]]:
         """Tables of every engine over each of them, with the places of their baselines."""
         labels, run = self.labels, self.run
-        if len(labels) < 2 or self.first_choice is None:
+        pairs = [each for each in run.results.comparisons if each.metric == metric]
+        if not pairs or self.first_choice is None:
             return []
-        pairs = run.results.comparisons
         return [
             (self.place(against=each), ratios(pairs, metric, each, labels, run.pooled)) for each in labels
         ]

@@ -50,6 +50,12 @@ class Badge:
     notices: tuple[Notice, ...] = ()
 
     @property
+    def engines(self) -> list[str]:
+        """Labels of the engines that it is about; none where a notice is about the whole run."""
+        labels = dict.fromkeys(label for notice in self.notices for label in notice.engines)
+        return list(labels) if all(notice.engines for notice in self.notices) else []
+
+    @property
     def sign(self) -> str:
         """The kind as a character."""
         return {"good": "✓", "note": "•", "warn": "⚠", "bad": "✗"}[self.kind]

@@ -204,7 +204,7 @@ WORDING: dict[FactKind, Wording] = {
     ),
     "drift": Wording(
         "warning", "other", "changed meanwhile", "Values changed within cells of {engines}.",
-        "median {before} before {moment_s} s, {after} after", {"metric": " ({metric})"},
+        "median {before} before {moment_s} s, {after} after", {"metric": " ({metric}, ms)"},
     ),
     "repeats_differ": Wording(
         "warning", "other", "repeats disagree", "The repeats of {engines} disagree.",
@@ -475,11 +475,12 @@ SEVERITIES: tuple[Severity, ...] = ("invalid", "warning", "note")
 
 @dataclass(frozen=True)
 class Notice:
-    """Facts of one kind in words."""
+    """Facts of one kind in words; without engines of the whole run."""
 
     kind: FactKind
     title: str
     detail: str
+    engines: tuple[str, ...] = ()
 
     @property
     def wording(self) -> Wording:
@@ -506,7 +507,7 @@ def _notice(kind: FactKind, merged: Sequence[Merged]) -> Notice:
     values = {"engines": names} | _texts(merged[0])
     details = [as_sentence(f"{_place(each, engines)}{fact_text(each)}") for each in merged]
     details += [wording.hint] if wording.hint else []
-    return Notice(kind, wording.title.format_map(values), " ".join(dict.fromkeys(details)))
+    return Notice(kind, wording.title.format_map(values), " ".join(dict.fromkeys(details)), tuple(engines))
 
 
 def _place(merged: Merged, engines: Sequence[str]) -> str:
@@ -575,8 +576,11 @@ def as_sentence(text: str) -> str:
 ANSWERS = {
     "no_difference": "{place}, no difference is shown between {labels} in {metrics}.",
     "none_valid": "{place}, no result of {labels} is valid: nothing is compared.",
+    "by_itself": "Each by itself more than chance, but not among {comparisons}: {better}.",
     "why": "Why: mean {metric} of {shorter} is {ms} ms shorter than of {longer}; the largest part of that is "
     "{part}, {part_ms} ms.",
+    "why_more": "Why: mean {metric} of {shorter} is {ms} ms shorter than of {longer}: {part} is {part_ms} ms "
+    "shorter, the rest {rest_ms} ms longer.",
     "too_few_requests": "{place}, too few requests were measured to compare {metrics}.",
     "alone": "{place}, {label} is the only engine with a valid result: nothing is compared.",
     "nothing_valid": "Nothing is compared: {invalid} of {cells} are invalid.{why}",
@@ -623,7 +627,10 @@ def better_in(metric: str, won: Sequence[tuple[str, str]], undecided: Sequence[s
     parts = [f"{several(name for name, _ in same)} {by}".strip() for by, same in alike.items()]
     joined = ", and ".join(parts) if len(parts) < len(won) else several(parts)
     shown = f"{METRICS[metric].label} {joined}".rstrip()
-    return f"{shown} (no difference shown at {several(undecided)})" if undecided else shown
+    if not undecided:
+        return shown
+    before = f"{shown[:-1]}; " if shown.endswith(")") else f"{shown} ("
+    return f"{before}no difference shown at {several(undecided)})"
 
 
 def wins(place: str, better: Mapping[str, Sequence[str]], same: Sequence[str]) -> Sentence:
@@ -661,6 +668,8 @@ GLOSSARY = {
     "in flight": "Requests that were sent and have not ended: so many users at a time.",
     "scale": "Times between arrivals are those of the trace times this: 0.5 is twice as heavy a load as 1.",
     "no difference": "A difference of this size may be chance. That is no proof that the engines are equal.",
+    "by itself": "Its own 95 % interval is without 1. Of a hundred comparisons of equal engines five are so "
+    "by chance, so more is asked of each of many. More repeats tell.",
     "falls behind": "Requests come faster than it answers: they wait the longer the longer it runs.",
     "prefill": "The prompt is computed, until its first token.",
     "queue": "A request waits in the engine until its prefill begins.",
@@ -669,7 +678,8 @@ GLOSSARY = {
 #: Below a table of engines against a baseline.
 COMPARED_NOTE = (
     "Beside each value its ratio to {baseline} with a 95 % interval; better, worse: by more than chance, at "
-    "5 % for all {count} comparisons of the run together."
+    "5 % for all {count} comparisons of the run together. An interval without 1 and no such word: more "
+    "than chance by itself."
 )
 
 

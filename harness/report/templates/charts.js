@@ -197,7 +197,15 @@ const drawCharts = ({ all, say, tip }) => {
       this.build();
     }
 
+    /* A chart of some engines alone says nothing while these are hidden. */
+    get isEmpty() {
+      const own = [...new Set(this.chart.series.map((series) => series.label))];
+      const isOfAll = own.length === 0 || own.length === Object.keys(this.looks).length;
+      return !isOfAll && own.every((label) => this.chapter.hidden.has(label));
+    }
+
     refresh() {
+      this.figure.classList.toggle("empty", this.isEmpty);
       if (!this.panels.length) return;
       if (this.drawnAs !== (this.multiples ? this.labels.join("\n") : "")) return this.rebuild();
       for (const panel of this.panels) this.place(panel);

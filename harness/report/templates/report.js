@@ -215,6 +215,9 @@
     for (const head of all("tbody th .v", article)) {
       if (labels.includes(head.textContent)) head.closest("tr").hidden = others.has(head.textContent);
     }
+    for (const badge of all("[data-of]", article)) {
+      badge.hidden = pair.length > 0 && !badge.dataset.of.split(" ").some((place) => pair.includes(place));
+    }
     show(article, { hidden: others, others });
   };
   for (const group of all(".choose")) {

@@ -223,6 +223,23 @@ def test_the_first_screen_answers(browser, window, report, width, height):
 
 
 @pytest.mark.published
+def test_a_badge_about_other_engines_is_hidden_where_two_are_compared(browser):
+    """`changed meanwhile` and `repeats disagree` are about roseinfer; `interrupted` is about the run."""
+    badges = (
+        "return [...document.querySelectorAll('.badge')].filter(badge => badge.checkVisibility())"
+        ".map(badge => (badge.querySelector('summary') ?? badge).textContent.slice(2))"
+    )
+    address = f"{(REPORTS / 'h200-qwen3-8b.html').as_uri()}"
+    visit(browser, address, ready=True)
+    every = set(browser.execute_script(badges))
+    visit(browser, "about:blank")
+    browser.get(f"{address}#compare=vLLM&with=SGLang")
+    patient(browser).until(lambda page: page.execute_script(badges))
+    of_two = set(browser.execute_script(badges))
+    assert every - of_two == {"changed meanwhile", "repeats disagree", "opening burst"}
+    assert "interrupted" in of_two < every
+
+
 def test_the_first_screen_of_what_is_published_answers(browser, window):
     """In a window whose size changes."""
     for address in (page.as_uri() for page in CURRENT):

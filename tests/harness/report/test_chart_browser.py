@@ -65,6 +65,10 @@ def test_hiding_an_engine_rescales_every_chart(page):
     legend(page, "vLLM").click()
     assert json.loads(plot.get_attribute("data-shown")) == ["roseinfer"]
     assert ends(plot)[1] < before
+    empty = page.execute_script(
+        "return [...document.querySelectorAll('.card.empty .plot')].map(plot => plot.dataset.chart)"
+    )
+    assert empty == ["run-1/requests_vLLM_scale_0.4"]  # a chart of this engine alone
     pressed = (
         "return [...document.querySelectorAll('.legend button')].filter(b => b.dataset.label === 'vLLM')"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -9,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from harness.errors import UsageError
-from harness.metrics.rankings import fell_behind, rankings
+from harness.metrics.rankings import REAL, excludes_one, fell_behind, rankings
 from harness.report.compared import (
     Choice,
+    by_themselves,
     choices,
     chosen,
     compared_table,
@@ -111,6 +113,34 @@ def test_most_of_a_difference_has_its_reason(published: Run) -> None:
         assert len(reasons) <= differs
         shown += len(reasons)
     assert shown
+
+
+def test_the_parts_of_a_reason_add_up_to_its_difference(published: Run) -> None:
+    gaps, turned = gaps_of(published), 0
+    for choice in pairs(published):
+        for reason in why(published, choice, gaps):
+            whole, part, *rest = (float(ms) for ms in re.findall(r"([\d.]+) ms", str(reason)))
+            assert part - sum(rest) == pytest.approx(whole, rel=0.01) if rest else part <= whole
+            turned += bool(rest)
+    assert turned
+
+
+def test_what_an_interval_alone_shows_of_two_engines_is_said(published: Run) -> None:
+    """And is not the verdict: that is at 5 % for all comparisons together."""
+    said = 0
+    for choice in pairs(published):
+        alone = [
+            each
+            for each in published.results.comparisons
+            if each.load == choice.load and {each.a, each.b} == set(choice.labels)
+            and each.metric != "e2e_ms" and each.verdict not in REAL and excludes_one(each.ci)
+        ]  # fmt: skip
+        words = " ".join(map(str, by_themselves(published, choice)))
+        sizes = sorted(f"{max(each.ratio, 1 / each.ratio):.2f}×" for each in alone)
+        assert sorted(re.findall(r"[\d.]+×", words)) == sizes
+        assert all(METRICS[each.metric].label in words for each in alone)
+        said += len(alone)
+    assert said and by_themselves(published, first_choice(published)) == []
 
 
 def behind(run: Run, label: str) -> Run:

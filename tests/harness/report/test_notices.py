@@ -67,6 +67,14 @@ def test_a_badge_is_as_grave_as_its_gravest_notice(run: Run) -> None:
             assert badge.kind == "good"
 
 
+def test_a_badge_is_about_engines_unless_a_notice_is_about_the_whole_run(small: Run) -> None:
+    drift = Fact(kind="drift", scope=Scope(engine="vLLM"), values={"before": 9, "after": 5, "moment_s": 7})
+    [badge] = [each for each in badges(with_facts(small, drift)) if each.text == "changed meanwhile"]
+    assert badge.engines == ["vLLM"]
+    unchecked = [each for each in badges(small) if each.text == "answers unchecked"]
+    assert all(each.engines == [] for each in unchecked)
+
+
 def test_invalid_cells_come_first_and_keep_the_good_badge_away(run: Run, small: Run) -> None:
     assert badges(run)[0].kind == "bad" and "1 of 24 cells invalid" in [badge.text for badge in badges(run)]
     texts = [badge.text for badge in badges(small)]

@@ -64,10 +64,12 @@ def rendered() -> str:
         "interval": "10 to 14", "objective": "TPOT p50", "value": "4 ms", "before": "5 ms",
         "times": "0.8 times as much, 0.7 to 0.9", "settings": "--x 1", "but": "",
         "metric": "TTFT", "shorter": "a", "longer": "b", "ms": "12.0", "part": "queue", "part_ms": "9.0",
+        "rest_ms": "3.0", "comparisons": "63 comparisons", "better": "a is better in TTFT p50 by 1.20×",
     }  # fmt: skip
     sentences = [
         wording.wins("At 8", {"a": [wording.better_in("ttft_ms", BETTER, ["p99"])]}, ["TPOT"]),
         wording.wins("At 8", {"a": ["TTFT p50"], "b": ["TPOT p50"]}, []),
+        wording.wins("At 8", {"a": [wording.better_in("ttft_ms", [("p50", "(than b)")], ["p99"])]}, []),
         wording.kept_up("At 8", [("a", "17.0", False), ("b", "10.9", True)]),
         *(wording.sentence(kind, **values) for kind in wording.ANSWERS),
     ]
