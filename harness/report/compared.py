@@ -18,7 +18,7 @@ from harness.report.tables.profiles import is_explained, largest_part
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.load_words import load_number, with_rate
 from harness.report.text.numbers import decimals, few, number, plural, several
-from harness.report.wording import COMPARED_NOTE, Sentence, better_in, kept_up, sentence, wins
+from harness.report.wording import COMPARED_NOTE, WITHHELD_NOTE, Sentence, better_in, kept_up, sentence, wins
 from harness.runs.reader import Run
 from harness.schema.load import ClosedLoop, Load, from_light_to_heavy
 from harness.schema.metrics import METRICS, latencies
@@ -119,7 +119,7 @@ def verdict(run: Run, choice: Choice) -> Sentence:
 
 def of_rankings(place: str, found: Sequence[Ranking], compared: Sequence[OnlineSummary]) -> Sentence:
     """Choose the sentence by all rankings of a load."""
-    counted = _counted(found)
+    counted = _in_sentences(found)
     load = compared[0].load
     if not any(ranking.headline for ranking in counted):
         names = several(METRICS[name].label for name in compared_by(load))
@@ -142,7 +142,7 @@ def of_rankings(place: str, found: Sequence[Ranking], compared: Sequence[OnlineS
     return wins(place, better, same)
 
 
-def _counted(found: Sequence[Ranking]) -> list[Ranking]:
+def _in_sentences(found: Sequence[Ranking]) -> list[Ranking]:
     """Rankings that a sentence is about, latencies first."""
     counted = [ranking for ranking in found if ranking.metric != "e2e_ms"]
     return sorted(counted, key=lambda ranking: not METRICS[ranking.metric].is_latency)
@@ -158,13 +158,13 @@ def _by(ranking: Ranking) -> str:
 
 
 def by_themselves(run: Run, choice: Choice) -> list[Sentence]:
-    """Say in what one of two engines is better by the interval of that comparison, though not by the verdict."""
+    """Say in what one of two engines is better by the interval of a comparison alone, not by the verdict."""
     compared = [each for each in run.pooled if each.load == choice.load and each.label in choice.labels]
     if len(compared) != 2 or any(map(fell_behind, compared)):
         return []
     between = _between(run, choice)
     better: dict[str, dict[str, list[tuple[str, str]]]] = {}
-    for ranking in _counted(rankings(compared, between)):
+    for ranking in _in_sentences(rankings(compared, between)):
         if ranking.winner is not None or len(ranking.valid) < 2:
             continue
         best, other = ranking.valid
@@ -199,7 +199,7 @@ def gaps_of(run: Run) -> Sequence[Gap]:
 
 
 def more(run: Run, choice: Choice, gaps: Sequence[Gap]) -> list[Sentence]:
-    """What stands below the verdict: differences that are none among all comparisons, and reasons."""
+    """List what stands below the verdict: differences that are none among all comparisons, and reasons."""
     return [*by_themselves(run, choice), *why(run, choice, gaps)]
 
 
@@ -220,13 +220,14 @@ def why(run: Run, choice: Choice, gaps: Sequence[Gap]) -> list[Sentence]:
         part = largest_part(gap.parts)
         if part is not None:
             shorter, longer = (gap.a, gap.b) if gap.delta < 0 else (gap.b, gap.a)
-            places, rest = decimals([gap.delta]), abs(part.delta) - abs(gap.delta)
+            places = decimals([gap.delta])
+            whole, of_part = (round(abs(delta), places) for delta in (gap.delta, part.delta))
             reasons.append(
                 sentence(
-                    "why_more" if round(rest, places) > 0 else "why",
+                    "why_more" if of_part > whole else "why",
                     metric=METRICS[gap.metric].label, shorter=shorter, longer=longer, part=part.name,
-                    ms=number(abs(gap.delta), places), part_ms=number(abs(part.delta), places),
-                    rest_ms=number(rest, places),
+                    ms=number(whole, places), part_ms=number(of_part, places),
+                    rest_ms=number(of_part - whole, places),
                 )
             )  # fmt: skip
     return reasons
@@ -262,7 +263,7 @@ def compared_table(run: Run, choice: Choice) -> Table:
         for pair in _between(run, choice)
         for names in ((pair.a, pair.b), (pair.b, pair.a))
     }
-    rows = [first]
+    rows, is_withheld = [first], False
     for (_, metric, statistic), column in zip(heads, columns, strict=True):
         cells = [*column.cells[:1]]
         for cell, engine in zip(column.cells[1:], engines[1:], strict=True):
@@ -274,6 +275,7 @@ def compared_table(run: Run, choice: Choice) -> Table:
                 continue
             pair = compared.get((metric, statistic, engine.label, engines[0].label))
             ratio = ratio_cell(pair, engine.label)
+            is_withheld |= pair is not None and pair.ci is None
             cells.append(cell if ratio.value is None else _with_ratio(cell, ratio))
         rows.append(replace(column, cells=cells))
     if any(each.slo_met is not None for each in engines):
@@ -282,6 +284,8 @@ def compared_table(run: Run, choice: Choice) -> Table:
     against = f", against {engines[0].label}" if len(engines) > 1 else ""
     count = max((pair.comparisons for pair in _between(run, choice)), default=0)
     notes = [COMPARED_NOTE.format(baseline=engines[0].label, count=count)] if count else []
+    if is_withheld:
+        notes.append(WITHHELD_NOTE)
     return Table("compared", f"{place[:1].upper()}{place[1:]}{against}", rows, notes, intervals="")
 
 

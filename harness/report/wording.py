@@ -579,7 +579,7 @@ ANSWERS = {
     "by_itself": "Each by itself more than chance, but not among {comparisons}: {better}.",
     "why": "Why: mean {metric} of {shorter} is {ms} ms shorter than of {longer}; the largest part of that is "
     "{part}, {part_ms} ms.",
-    "why_more": "Why: mean {metric} of {shorter} is {ms} ms shorter than of {longer}: {part} is {part_ms} ms "
+    "why_more": "Why: mean {metric} of {shorter} is {ms} ms shorter than of {longer}: {part} {part_ms} ms "
     "shorter, the rest {rest_ms} ms longer.",
     "too_few_requests": "{place}, too few requests were measured to compare {metrics}.",
     "alone": "{place}, {label} is the only engine with a valid result: nothing is compared.",
@@ -681,6 +681,7 @@ COMPARED_NOTE = (
     "5 % for all {count} comparisons of the run together. An interval without 1 and no such word: more "
     "than chance by itself."
 )
+WITHHELD_NOTE = "No ratio: too few independent requests."
 
 
 def repeats_line(contrasts: Iterable[Contrast]) -> str:

@@ -52,7 +52,7 @@ def rows(labels: Sequence[str]) -> Axis:
 def _bar(
     label: str, row: int, parts: Iterable[tuple[str, float, int | None, str]], colors: Mapping[str, str]
 ) -> Iterator[Series]:
-    """Yield the parts of a bar one behind the other; each has a name, a length, its samples and a note."""
+    """Yield the parts of a bar one after the other; each has a name, a length, its samples and a note."""
     reach = 0.0
     for part, length, n, note in parts:
         span = Point(length, row, (reach, reach + length), n, note)

@@ -23,6 +23,7 @@ from harness.report.compared import (
     verdict,
     why,
 )
+from harness.report.wording import WITHHELD_NOTE
 from harness.runs.reader import Run, load_run
 from harness.schema.facts import Fact, Scope
 from harness.schema.load import ClosedLoop, Load
@@ -123,6 +124,14 @@ def test_the_parts_of_a_reason_add_up_to_its_difference(published: Run) -> None:
             assert part - sum(rest) == pytest.approx(whole, rel=0.01) if rest else part <= whole
             turned += bool(rest)
     assert turned
+
+
+def test_a_ratio_that_is_withheld_is_explained(published: Run) -> None:
+    for choice in choices(published):
+        table = compared_table(published, choice)
+        latencies = [column for column in table.columns if column.group.endswith(", ms")]
+        withheld = any(not cell.against for column in latencies for cell in column.cells[1:])
+        assert withheld == (WITHHELD_NOTE in table.notes) == (choice.load == ClosedLoop(concurrency=1))
 
 
 def test_what_an_interval_alone_shows_of_two_engines_is_said(published: Run) -> None:
