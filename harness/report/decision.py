@@ -146,7 +146,7 @@ def _within(
     repeats: Sequence[Group], terms: Sequence[GateTerm], slo: Slo | None, invalid: set[tuple[str, Load]]
 ) -> Within:
     values = [reached(repeats, term) for term in terms]
-    found = [None if each is None else each.value for each in values]
+    amounts = [None if each is None else each.value for each in values]
     return Within(
         repeats[0].label,
         repeats[0].load,
@@ -154,5 +154,5 @@ def _within(
         None if slo is None else attained(repeats, slo),
         None if slo is None else goodput(repeats, slo),
         (repeats[0].label, repeats[0].load) not in invalid,
-        bool(terms) and all(map(holds, terms, found)),
+        bool(terms) and all(map(holds, terms, amounts)),
     )

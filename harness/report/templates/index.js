@@ -26,6 +26,11 @@
       const pressed = plain(chip.textContent).split(" ").every(word => words.includes(word));
       chip.setAttribute("aria-pressed", String(pressed));
     }
+    for (const head of document.querySelectorAll(".glance th[data-head]")) {
+      const cells = [...document.querySelectorAll(`.glance td[data-head="${CSS.escape(head.dataset.head)}"]`)];
+      head.hidden = !cells.some(cell => cell.firstChild && !cell.parentElement.closest("[hidden]"));
+      for (const cell of cells) cell.hidden = head.hidden;
+    }
     for (const row of document.querySelectorAll(".glance tr[data-filter]")) divide(row);
   }
 

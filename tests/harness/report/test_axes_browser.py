@@ -112,14 +112,20 @@ def test_the_index_shows_what_has_all_words_of_the_filter(browser):
         shown = browser.find_elements("css selector", ".glance tr[data-filter]:not([hidden])")
         return len(shown), browser.execute_script(headings)
 
+    heads = (
+        "return [...document.querySelectorAll('.glance thead th')].filter(head => head.checkVisibility())"
+        ".map(head => head.textContent)"
+    )
     visit(browser, address)
     everything, headings = rows()
+    engines = browser.execute_script(heads)
     field = browser.find_element("css selector", "#filter")
     field.send_keys("H200 qwen-3-8B")
     few, found = rows()
     assert 0 < few < everything and 0 < len(found) < len(headings)
     assert all("qwen3-8b" in heading and "H200" in heading for heading in found)
     assert browser.find_element("css selector", ".filter output").text == f"{few} loads"
+    assert set(engines) - set(browser.execute_script(heads)) == {"llama.cpp", "transformers"}
     kept = browser.current_url
     browser.get("about:blank")
     browser.get(kept)
@@ -132,7 +138,7 @@ def test_the_index_shows_what_has_all_words_of_the_filter(browser):
     assert rows() == (0, []) and "no load" in browser.find_element("css selector", ".filter").text
     field.clear()
     field.send_keys(Keys.SPACE)
-    assert rows() == (everything, headings)
+    assert rows() == (everything, headings) and browser.execute_script(heads) == engines
     [chip] = [
         each for each in browser.find_elements("css selector", ".filter button") if each.text == "qwen3-8b"
     ]
