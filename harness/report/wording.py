@@ -315,7 +315,7 @@ WORDING: dict[FactKind, Wording] = {
     "few_repeats": Wording(
         "note", "repeats", "few repeats", "Few repeats of {engines}.",
         "{repeats} at some load; {enough} or more are better",
-        hint="Intervals of one repeat do not know how repeats differ. --repeats 5 measures the spread.",
+        hint="--repeats 5 measures how repeats differ.",
     ),
     "budget_spent": Wording(
         "warning", "repeats", "budget spent", "A difference of {effect} may not be found.",

@@ -66,7 +66,7 @@ def frontier_table(decision: Decision) -> Table | None:
         "Output tokens. Per user: 1 / TPOT at the median. Dominated: another load of the engine gives more "
         "of one and no less of the other."
     ]
-    return Table("frontier", "Tokens for all and for each", columns, notes)
+    return Table("frontier", f"Tok/s per {decision.unit} and per user", columns, notes)
 
 
 def cost_table(decision: Decision) -> Table | None:
