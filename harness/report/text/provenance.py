@@ -16,6 +16,7 @@ from harness.runs.reader import Run
 from harness.schema.base import repeat_text
 from harness.schema.files import checked
 from harness.schema.machines import Calibration
+from harness.schema.online_settings import ClusterGroup
 from harness.schema.run_info import LaunchRecord, RunInfo, TraceRecord
 
 #: How far repeats are taken to spread where there is one.
@@ -35,6 +36,17 @@ _SIZE = re.compile(r"\bmemory_(total|available|used)$")
 def command(run: RunInfo) -> str:
     """The command that made the run, as a shell takes it."""
     return shlex.join(run.command)
+
+
+def command_on_one_machine(run: RunInfo) -> str:
+    """The command without the nodes of a cluster and the maker's folder; empty if it named no cluster."""
+    if "--cluster" not in run.command:
+        return ""
+    left_out = {f"--{name.replace('_', '-')}" for name in ("out", *ClusterGroup.__annotations__)}
+    before = ["", *run.command[:-1]]
+    return shlex.join(
+        word for name, word in zip(before, run.command, strict=True) if not left_out & {name, word}
+    )
 
 
 def order(run: Run) -> list[str]:

@@ -16,6 +16,7 @@ from harness.metrics.summary import summarize
 from harness.report import figures
 from harness.report.html import Chapter
 from harness.report.render import write_report, write_run_outputs, write_without_figures
+from harness.report.text.provenance import command_on_one_machine
 from harness.runs.reader import load_run
 from harness.schema.facts import Fact
 from harness.schema.metrics import METRICS
@@ -139,6 +140,13 @@ def test_how_it_was_made_and_what_it_means(page):
         "Intel(R) Xeon(R)", METRICS["itl_ms"].meaning, METRICS["submit_lag_ms"].meaning,
     ):  # fmt: skip
         assert words in page.text, words
+
+
+def test_a_run_of_a_cluster_has_a_command_for_one_machine(run):
+    config = ["bench", "online", "--config", "a.yaml"]
+    on_nodes = [*config, "--out", "runs", "--cluster", "auto", "--side-by-side", "2", "--repeats", "4"]
+    for words, expected in ((on_nodes, "bench online --config a.yaml --repeats 4"), (config, "")):
+        assert command_on_one_machine(run.meta.model_copy(update={"command": words})) == expected
 
 
 def test_what_a_variant_does_stands_beside_its_command(tmp_path):
