@@ -118,12 +118,14 @@ def _judged(
     """Judge a load by all terms; without a past, only limits of the run alone can be decided."""
     keys = [(term.metric, term.statistic) for term in terms]
     new = run.estimates(label, load)
-    found = {
+    contrasts = {
         (contrasted.metric, contrasted.statistic): contrasted
         for contrasted in contrast(load, new, store.estimates(past, label, load) if past else {}, keys)
     }
     pair = label, label
-    gated = [judge(term, pair, load, run, new, found.get(key)) for term, key in zip(terms, keys, strict=True)]
+    gated = [
+        judge(term, pair, load, run, new, contrasts.get(key)) for term, key in zip(terms, keys, strict=True)
+    ]
     if past:
         return gated
     return [each.model_copy(update={"reason": _NO_PAST}) if each.relative else each for each in gated]

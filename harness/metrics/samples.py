@@ -187,7 +187,7 @@ class Group:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What it is of, by the names of the fields of records."""
+        """Engine, load and repeat that it is of, by the names of the fields of records."""
         return {name: getattr(self, name) for name in ("engine", "variant", "label", "load", "repeat")}
 
     @property

@@ -225,8 +225,8 @@ def too_brief(seconds: float, wanted_s: float = 0.0) -> Fact | None:
     """State that a cell was measured for less than SHORT_CELL_S, or than `wanted_s`."""
     if seconds >= max(wanted_s, SHORT_CELL_S):
         return None
-    wanted = {"wanted_s": wanted_s} if wanted_s > seconds else {}
-    return Fact.of("brief", seconds=seconds, **wanted)
+    target = {"wanted_s": wanted_s} if wanted_s > seconds else {}
+    return Fact.of("brief", seconds=seconds, **target)
 
 
 def discredit(summary: OnlineSummary, why: Fact | None) -> OnlineSummary:

@@ -92,12 +92,12 @@ def _read(path: Path, database: sqlite3.Connection, rank: int) -> Timeline:
         "MEMSET": ("0", {}, "Memset"),
         "GRAPH_TRACE": ("0", {}, "CUDA graph"),
     }
-    for kind, (column, known, otherwise) in of_kinds.items():
+    for kind, (column, name_of, otherwise) in of_kinds.items():
         columns = f"{column}, correlationId, globalPid, streamId"
         for start, end, what, link, process, stream in rows(
             f"CUPTI_ACTIVITY_KIND_{kind}", columns, of_device
         ):
-            number = names[known.get(what, otherwise)]
+            number = names[name_of.get(what, otherwise)]
             device.add(number, start * US, end * US, process | stream, links[process, link])
     for start, end, name, link, thread in rows(
         "CUPTI_ACTIVITY_KIND_RUNTIME", "nameId, correlationId, globalTid"
