@@ -68,7 +68,7 @@ def test_a_program_that_may_not_trace_says_so(tmp_path: Path) -> None:
 def test_a_busy_engine_is_asked_again(busy: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stage, "WAITS_S", (0.0, 0.0, 0.0))
     events: list[Event] = []
-    made = cast(Any, _Stage)(None, None, None, None, events.append, CaptureWaiting("A", "", 0.0))
+    made = cast(Any, _Stage)(None, None, None, events.append, CaptureWaiting("A", "", 0.0))
     asked = []
 
     def capture_now() -> None:
