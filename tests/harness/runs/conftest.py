@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from harness.metrics import validity
 from harness.report.render import write_without_figures
 from harness.runs.events import CellDone, Event, Started
 from harness.runs.reader import load_run
@@ -85,10 +87,12 @@ def edit(path: Path, change: Callable[[Any], None]) -> None:
 
 @pytest.fixture(scope="session")
 def runs_of_this_server(running_mock: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A finished run of one cell, and one of two cells that was interrupted after the first."""
+    """A finished run of one cell, and one of two cells, interrupted after the first; with `any_lag`."""
     settings = quick_settings(running_mock.url, tmp_path_factory.mktemp("runs"))
-    finished, _ = run_online(settings.model_copy(update={"scales": [0.01]}))
-    return finished, interrupted(settings)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(validity, "LAG_LIMIT_MS", math.inf)
+        finished, _ = run_online(settings.model_copy(update={"scales": [0.01]}))
+        return finished, interrupted(settings)
 
 
 @pytest.fixture
