@@ -217,6 +217,11 @@ class EngineSettings:
     gpu_memory_utilization: float | None = None
 
     @property
+    def has_weights(self) -> bool:
+        """False for a shape without weights, which each engine draws by itself."""
+        return any(file.suffix in (".safetensors", ".bin", ".gguf") for file in self.model.iterdir())
+
+    @property
     def torch_dtype(self) -> str:
         """The dtype's name in torch."""
         return TORCH_DTYPES[self.dtype]

@@ -57,6 +57,8 @@ def options(settings: EngineSettings) -> dict[str, JsonValue]:
         "random_seed": settings.seed,
         "disable_radix_cache": not settings.caches_prefixes,
     }
+    if not settings.has_weights:
+        common["load_format"] = "dummy"
     if settings.device == "cuda":
         return {**common, "sampling_backend": "pytorch"}
     return {

@@ -145,6 +145,8 @@ class Vllm(LocalEngine):
             *("--seed", str(settings.seed)),
             "--enable-prefix-caching" if settings.caches_prefixes else "--no-enable-prefix-caching",
         ]
+        if not settings.has_weights:
+            arguments += ["--load-format", "dummy"]
         if _PER_REQUEST in self.flags(installation):
             arguments.append(_PER_REQUEST)
         return Launch(tuple(arguments), settings.served_name, environment(settings) | DEV_MODE)
@@ -189,6 +191,7 @@ class Vllm(LocalEngine):
             "max_model_len": settings.max_model_len,
             "enable_prefix_caching": settings.caches_prefixes,
             "seed": settings.seed,
+            "load_format": "auto" if settings.has_weights else "dummy",
             **self.api_sizes(settings),
         }
         return OfflineFactory(f"{apis.__file__}:Vllm", arguments, environment(settings))

@@ -126,6 +126,18 @@ def test_vllm_options_follow_the_installed_version(tmp_path: Path, monkeypatch: 
     assert "VLLM_CPU_KVCACHE_SPACE" in new.env
 
 
+@pytest.mark.parametrize("name", ["vllm", "sglang"])
+def test_a_shape_without_weights_is_drawn_by_the_engine(name: str, tmp_path: Path):
+    stored, stored_offline = launch(name, tmp_path).argv, offline(name, tmp_path).arguments
+    shape = tmp_path / "shape"
+    shape.mkdir()
+    drawn = launch(name, tmp_path, model=shape).argv
+    assert [*drawn[drawn.index("--load-format") :]][:2] == ["--load-format", "dummy"]
+    assert "--load-format" not in stored
+    assert offline(name, tmp_path, model=shape).arguments["load_format"] == "dummy"
+    assert stored_offline.get("load_format", "auto") == "auto"
+
+
 @pytest.mark.parametrize(("version", "name"), [("0.26.0", "fp8"), ("0.31.0", "fp8_per_tensor")])
 def test_a_value_has_the_name_that_the_installed_version_has_for_it(version, name, tmp_path, monkeypatch):
     with_options(monkeypatch, "--quantization")

@@ -23,7 +23,7 @@ APHRODITE, MINI = LOCAL["aphrodite"], LOCAL["minisgl"]
 #: Options of `aphrodite serve` that matter here: aphrodite/engine/arg_utils.py, launchers/cli_args.py.
 OPTIONS = frozenset(
     {
-        "--served-model-name", "--host", "--port", "--dtype", "--max-model-len", "--seed",
+        "--served-model-name", "--host", "--port", "--dtype", "--max-model-len", "--seed", "--load-format",
         "--enable-prefix-caching", "--no-enable-prefix-caching", "--max-num-seqs", "--gpu-memory-utilization",
         "--tensor-parallel-size", "--data-parallel-size", "--enable-per-request-metrics", "--profiler-config",
     }
