@@ -154,10 +154,10 @@ def test_every_file_of_the_packages_is_installed_and_the_checkout_is_not_used(in
 
 
 def test_what_comes_with_it_is_listed(installed: Environment) -> None:
-    commands = ("traces info builtin", "engines list", "engines show vllm --device cuda")
-    (_, traces, _), (_, engines, _), (code, *shown) = installed.bench(*commands)
+    commands = ("traces info builtin", "engines list", "engines list vllm", "engines show vllm --device cuda")
+    (_, traces, _), (_, engines, _), (_, variants, _), (code, *shown) = installed.bench(*commands)
     assert "Splitwise" in traces
-    assert "separate-all-reduce" in engines and harness.__version__ in engines
+    assert "separate-all-reduce" in variants and harness.__version__ in engines
     assert code == 3 and "bench engines install vllm" in "".join(shown)
 
 
@@ -195,7 +195,8 @@ def test_the_main_job_runs_from_any_folder(installed: Environment) -> None:
 
 def test_a_checkout_on_the_path_is_enough(tmp_path: Path) -> None:
     plain = Environment(tmp_path)
-    (_, traces, _), (_, engines, _) = plain.bench("traces list", "engines list", path=str(CHECKOUT))
+    commands = ("traces list", "engines list", "engines list vllm")
+    (_, traces, _), (_, engines, _), (_, variants, _) = plain.bench(*commands, path=str(CHECKOUT))
     assert "azure-2023-conv" in traces
-    assert "separate-all-reduce" in engines and harness.__version__ in engines
+    assert "separate-all-reduce" in variants and harness.__version__ in engines
     plain.run("python", "-c", "import harness", code=1)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import fmean
-from typing import Literal
+from typing import Literal, get_args
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from harness.schema.base import Strict, Verdict
 from harness.schema.load import Load
@@ -17,6 +17,7 @@ Tools = Literal["torch", "nsys", "both", "py-spy"]
 StepKind = Literal["decode", "prefill"]
 Category = Literal[
     "attention",
+    "experts",
     "matmul",
     "norm and elementwise",
     "sampling",
@@ -119,6 +120,12 @@ class StepFigures(Strict):
     kernel_us: float = Field(description="their mean time; on a CPU: self time")
     categories_ms: dict[Category, float] = Field(description="adds up to busy_ms")
     batch: float | None = Field(None, description="mean requests per step, where the ranges tell")
+
+    @field_validator("categories_ms")
+    @classmethod
+    def _with_all(cls, times: dict[Category, float]) -> dict[Category, float]:
+        """Add categories that a stored profile does not know."""
+        return dict.fromkeys(get_args(Category), 0.0) | times
 
     @property
     def idle_ms(self) -> float:

@@ -77,6 +77,10 @@ class Roseinfer(LocalEngine):
     whole_step = "roseinfer.mp.step"
     trace_names: ClassVar[Mapping[Category | Component, str]] = {
         "communication": r"^roseinfer\.ranks\.",
+        "experts": r"^_(route|place|grouped)$",
+        "sampling": r"^(draw|_penalize|_occurrences|_count)$",
+        "matmul": r"^stream$",
+        "attention": r"^(gqa_decode|_merge_splits|_gather_kv|_convolve|_rule|_advance|_solve)$",
         "tokenize": r"^roseinfer\.tokenize",
         "IPC": r"^roseinfer\.ipc\.",
         "scheduling": r"^roseinfer\.scheduler\.",

@@ -22,6 +22,7 @@ _CATEGORIES: tuple[tuple[Category, str], ...] = (
         r"nccl|nvshmem|all_?reduce|all_?gather|reduce_?scatter|cross_device_reduce|multimem|c10d|gloo|custom_ar|join_ranks"
         r"|^collective$|memcpy ptop",
     ),
+    ("experts", r"^(?!triton_(poi|red|per|for)).*(moe|expert|topkgating)"),
     ("sampling", r"argmax|multinomial|sampl|top_?[kp]|gumbel|exponential|radixsort|aten::sort"),
     (
         "matmul",
@@ -29,8 +30,9 @@ _CATEGORIES: tuple[tuple[Category, str], ...] = (
     ),
     (
         "attention",
-        r"attention|attn|flash|fmha|paged|merge_state|batch(prefill|decode)with|sdpa"
-        r"|reshape_and_cache|kv_?cache|append_kv|store_kv|slot_mapping",
+        r"attention|attn|flash(?!infernorm)|fmha|paged|merge_state|batch(prefill|decode)with|sdpa"
+        r"|reshape_and_cache|kv_?cache|append_kv|store_kv|slot_mapping"
+        r"|gated_delta|causal_conv",
     ),
     ("norm and elementwise", r"triton_(poi|red|per|for)"),
     (

@@ -32,6 +32,7 @@ COLORS = {
 #: Parts of a step, in this order.
 PARTS_OF_A_STEP = {
     "attention": "#2f6fb0",
+    "experts": "#b5563c",
     "matmul": "#e3a04a",
     "norm and elementwise": "#79b791",
     "sampling": "#a8476a",

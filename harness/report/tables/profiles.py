@@ -111,8 +111,9 @@ def _steps_table(figures: Sequence[ProfileFigures]) -> Table:
 def _categories_table(figures: Sequence[ProfileFigures]) -> Table:
     """Parts of the time of a step, in ms: one row an engine, tool and kind of step."""
     names, each = _steps(figures)
-    times = [(s.period_ms, s.idle_ms, *(s.categories_ms[category] for category in CATEGORIES)) for s in each]
-    columns = [*names, *alike_in_rows(("together", "idle", *CATEGORIES), times)]
+    shown = [category for category in CATEGORIES if any(step.categories_ms[category] for step in each)]
+    times = [(s.period_ms, s.idle_ms, *(s.categories_ms[category] for category in shown)) for s in each]
+    columns = [*names, *alike_in_rows(("together", "idle", *shown), times)]
     notes = ["Together: a whole step, idle time and all categories.", _FUSED]
     if any(profile.device == "cuda" for profile in figures):
         notes.append("Where kernels overlap, the one that began first has the time.")

@@ -49,6 +49,23 @@ KERNELS = {
     "roseinfer::rotate_bf16": "norm and elementwise",
     "roseinfer::swiglu_fp32": "norm and elementwise",
     "roseinfer.prefill_batch.model_forward": "other",
+    "fused_moe_kernel": "experts",
+    "void vllm::moe::topkGating<8, 128, 4, 16, 32, int, __nv_bfloat16, (vllm::moe::ScoringFunc)0>": "experts",
+    "void vllm::moe::moe_align_block_size_kernel<int>(int const*)": "experts",
+    "void vllm::moe::count_and_sort_expert_tokens_kernel<int>(int const*)": "experts",
+    "void moe_sum_reduce_warp_per_token_vec_kernel<8>(c10::BFloat16 const*, c10::BFloat16*)": "experts",
+    "triton_red_fused_fused_add_rms_norm_moe_forward_0": "norm and elementwise",
+    "kernel_cutlass_kernel_flashinfernormkernelsfused_add_rmsnormFusedAddRMSNormKernel_object_at_": (
+        "norm and elementwise"
+    ),
+    "fused_recurrent_gated_delta_rule_fwd_kernel": "attention",
+    "experts": "experts",
+    "_grouped": "experts",
+    "_place": "experts",
+    "gqa_decode": "attention",
+    "stream": "matmul",
+    "_rms_norm": "norm and elementwise",
+    "draw": "sampling",
 }
 
 
