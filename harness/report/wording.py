@@ -53,7 +53,6 @@ _SLOWER = {
 }
 _BELOW = "{right} of {items} items right, {other} {other_right} (p = {p})"
 _WRONG_CALLS = "{wrong} of {calls} tool calls of answers that ended by themselves"
-_CLOCKS = "GPU {gpu}: in {share} of the samples"
 _OFFERED = "{offered} requests/s offered, {answered} answered meanwhile"
 
 #: In this order they are shown.
@@ -176,7 +175,7 @@ WORDING: dict[FactKind, Wording] = {
     ),
     "growing": Wording(
         "warning", "load", "not all kept up", "More and more requests of {engines} were in flight.",
-        "median {before} before {moment_s} s, {after} after",
+        "{before} in flight (median) before {moment_s} s, {after} after",
     ),
     "foreign_load": Wording(
         "warning", "machine", "machine disturbed", "Other programs ran in cells of {engines}.",
@@ -196,11 +195,11 @@ WORDING: dict[FactKind, Wording] = {
     ),
     "throttled": Wording(
         "warning", "machine", "GPU clocks lowered", "A GPU lowered its clocks in cells of {engines}.",
-        _CLOCKS, {"reason": " ({reason})"},
+        "GPU {gpu} lowered its clocks in {share} of the samples", {"reason": " ({reason})"},
     ),
     "power_capped": Wording(
         "note", "machine", "GPU power-capped", "A GPU kept to its power limit in cells of {engines}.",
-        _CLOCKS,
+        "GPU {gpu} at its power limit in {share} of the samples",
     ),
     "drift": Wording(
         "warning", "other", "changed meanwhile", "Values changed within cells of {engines}.",
@@ -222,7 +221,7 @@ WORDING: dict[FactKind, Wording] = {
     ),
     "full_cache": Wording(
         "note", "other", "KV cache full", "The KV cache of {engines} was nearly full.",
-        "over 95 % of it was in use in {share} of the time", _SLOWER,
+        "over 95 % of the cache was in use in {share} of the time", _SLOWER,
     ),
     "others_requests": Wording(
         "warning", "other", "others' requests", "{engines} had requests that this cell did not send.",

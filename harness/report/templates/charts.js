@@ -59,7 +59,7 @@ const drawCharts = ({ all, say, tip }) => {
     /* Every point that can be read, in the order of the series. */
     get points() {
       return this.series.flatMap((series) =>
-        series.kind === "band" || series.kind === "area" || (series.kind === "line" && series.markers === false && series.x.length > 130)
+        series.kind === "band" || (series.kind === "line" && series.markers === false && series.x.length > 130)
           ? []
           : series.x.map((x, i) => ({
               series, i, x: series.kind === "spans" ? (series.low[i] + series.high[i]) / 2 : x, y: series.y[i],
@@ -143,7 +143,7 @@ const drawCharts = ({ all, say, tip }) => {
       bar.append(this.reset);
       for (const which of ["y", "x"]) {
         const axis = this.chart[which];
-        if (axis.ticks || axis.down || this.chart.series.some((series) => series.kind === "spans" || series.kind === "area")) continue;
+        if (axis.ticks || axis.down || this.chart.series.some((series) => series.kind === "spans")) continue;
         if (which === "x" && /seconds/.test(axis.label)) continue;
         const log = button(`log ${which}`, `Logarithmic ${which === "y" ? "vertical" : "horizontal"} axis`, () => {
           this.log[which] = !this.log[which];
@@ -527,7 +527,7 @@ const drawCharts = ({ all, say, tip }) => {
         ctx.stroke();
         ctx.setLineDash([]);
       }
-      const order = (series) => (series.label === only ? 2 : 0) + (series.kind === "band" || series.kind === "area" ? 0 : 1);
+      const order = (series) => (series.label === only ? 2 : 0) + (series.kind === "band" ? 0 : 1);
       for (const series of [...this.series].sort((a, b) => order(a) - order(b))) {
         const pale = only !== null && series.label !== only;
         const look = this.looks[series.label];
@@ -535,7 +535,7 @@ const drawCharts = ({ all, say, tip }) => {
         const hatch = series.color ? HATCHES[this.parts.indexOf(series.part) % HATCHES.length] : [];
         const shift = this.shift(u, series.label) * ratio;
         drawSeries(ctx, series, { ...look, color, hatch, pale, ratio, shapes: page.shapes, card: paint("--card"), ink: paint("--ink") },
-          (x) => place(x, "x") + shift, (y) => place(y, "y"), top + height);
+          (x) => place(x, "x") + shift, (y) => place(y, "y"));
       }
       /* Text on a line is legible with paper around it. */
       ctx.lineWidth = 4 * ratio;
@@ -588,7 +588,7 @@ const drawCharts = ({ all, say, tip }) => {
     ctx.restore();
   };
 
-  const drawSeries = (ctx, series, style, px, py, bottom) => {
+  const drawSeries = (ctx, series, style, px, py) => {
     const { ratio, color } = style;
     const xs = series.x.map(px);
     const join = (points) => {
@@ -630,12 +630,7 @@ const drawCharts = ({ all, say, tip }) => {
       }
     } else {
       const points = xs.map((x, i) => [x, py(series.y[i])]);
-      if (series.kind === "area") {
-        ctx.globalAlpha = 0.35;
-        const steps = points.flatMap(([x, y], i) => (i + 1 < points.length ? [[x, y], [points[i + 1][0], y]] : [[x, y]]));
-        join([[points[0][0], bottom], ...steps, [points[points.length - 1][0], bottom]]);
-        ctx.fill();
-      } else if (series.kind === "line") {
+      if (series.kind === "line") {
         ctx.lineWidth = 1.8 * ratio;
         ctx.setLineDash(style.dash.map((length) => length * ratio));
         join(points);
