@@ -51,8 +51,6 @@ Answer = TypeVar("Answer")
 
 #: Questions of one kind that may wait for an answer.
 MAX_QUESTIONS = 1000
-#: Seconds that a nap ends before the next tokens may come: timers are rounded to a millisecond.
-_WAKING_S = 2e-3
 
 
 @dataclass
@@ -140,7 +138,7 @@ class EngineClient:
         if isinstance(answer, Failed):
             raise ConfigError(answer.reason)
         self.info = answer.info
-        self._spinner = Spinner(answer.info.spin_s)
+        self.spinner = Spinner(answer.info.spin_s)
         self.alive = True
 
     def stop(self) -> None:
@@ -209,10 +207,10 @@ class EngineClient:
             raise SilentEngineError
         if not self._receivers:
             self._heard = time.monotonic()  # an idle engine sends nothing
+            self.spinner.touch()
         first, choices = self._next_id, len(receivers)
         self._next_id += MAX_CHOICES
         ids = range(first, first + choices)
-        self._spinner.touch()
         now = time.monotonic()
         self._channel.submit(Submit(first, prompt.tobytes(), params, now, client, choices, salt))
         self._receivers.update(zip(ids, receivers, strict=True))
@@ -257,12 +255,15 @@ class EngineClient:
                 for times in begun:
                     if times.id in self._receivers:
                         self._receivers[times.id].begin(times)
-                self._spinner.touch(step=True)
                 receivers = np.frombuffer(ids, np.int64)
                 with span("roseinfer.detokenize"):
                     ends = {end.id: end for end in finished}
                     self._push(receivers.tolist(), np.frombuffer(tokens, np.int64).tolist(), ends)
                 self._observer.step(receivers, finished)
+                if self._receivers:  # the next tokens come before the core sleeps deeply
+                    self.spinner.rest()
+                else:
+                    self.spinner.touch()
             case PackedLogprobs(positions=None):
                 self._add_logprobs(message.logprobs)
             case PackedLogprobs():
@@ -371,8 +372,7 @@ class Questions(Generic[Question, Answer]):
 
 
 class Spinner:
-    """Keeps an event loop polling instead of sleeping for `seconds` after every `touch`, except for a nap
-    after a step: until 2 ms before the next may come, by the shortest of the last gaps.
+    """Keeps an event loop polling instead of sleeping for `seconds` after a `touch`, or until it may `rest`.
 
     A core that sleeps takes 0.1 ms and more to wake up, several times on a request's way. 0 seconds: never.
     `clock`: monotonic time (s).
@@ -383,19 +383,18 @@ class Spinner:
         self._loop = asyncio.get_running_loop()
         self._touched = False
         self.awake = False
-        self._end = self._stepped = 0.0
-        self._gaps = deque[float](maxlen=16)
+        self._end = 0.0
 
-    def touch(self, *, step: bool = False) -> None:
-        """Busy-wait from now on: there is work, and more is likely to follow. `step`: tokens have come."""
+    def touch(self) -> None:
+        """Busy-wait from now on: a message is likely to come, and nothing else."""
         self._touched = self._seconds > 0
-        if step and self._touched:
-            now = self._clock()
-            self._gaps.append(now - self._stepped)
-            self._stepped = now
         if self._touched and not self.awake:
             self.awake = True
             self._spin()
+
+    def rest(self) -> None:
+        """Sleep where there is nothing to do."""
+        self._touched, self._end = False, 0.0
 
     def _spin(self) -> None:
         now = self._clock()
@@ -403,8 +402,4 @@ class Spinner:
             self._touched, self._end = False, now + self._seconds
         self.awake = now < self._end
         if self.awake:
-            nap = self._stepped + min(self._gaps, default=0.0) - _WAKING_S - now
-            if 0 < nap < self._seconds and len(self._gaps) == self._gaps.maxlen:
-                self._loop.call_later(nap, self._spin)
-            else:
-                self._loop.call_soon(self._spin)
+            self._loop.call_soon(self._spin)

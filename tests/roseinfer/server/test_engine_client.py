@@ -8,10 +8,12 @@ import gc
 import socket
 import threading
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -21,6 +23,7 @@ from roseinfer.engine.process import serve
 from roseinfer.info import EngineInfo
 from roseinfer.ipc.engine_channel import EngineChannels
 from roseinfer.ipc.messages import (
+    MAX_CHOICES,
     CheckBlocks,
     Discard,
     Done,
@@ -175,26 +178,45 @@ def test_without_a_while_it_sleeps_at_once() -> None:
     assert asyncio.run(turns_until_it_sleeps(0)) == 0
 
 
-def test_a_loop_naps_where_steps_are_long_and_never_where_they_are_short() -> None:
-    async def naps(gap: float) -> list[float]:
-        loop = asyncio.get_running_loop()
-        delays: list[float] = []
-        spinner = Spinner(1.0, count(100.0, gap / 2).__next__)  # a step's gap: two looks at the clock
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(loop, "call_later", lambda delay, call: delays.append(delay))
-            for _ in range(40):
-                spinner.touch(step=True)
-                spinner.awake = False  # as when it wakes up again
-            slept = len(delays)
-            for _ in range(2):  # the next step is due: no more naps
-                spinner.touch()
-                spinner.awake = False
-            assert len(delays) == slept
-        return delays
+def test_a_loop_that_rests_sleeps_and_wakes_up_at_the_next_touch() -> None:
+    async def turns(*calls: str) -> int:
+        spinner = Spinner(5, count(100.0).__next__)
+        for call in calls:
+            getattr(spinner, call)()
+        turned = 0
+        while spinner.awake:
+            turned += 1
+            await asyncio.sleep(0)
+        return turned
 
-    assert asyncio.run(naps(0.001)) == []
-    slept = asyncio.run(naps(0.02))
-    assert len(slept) > 20 and max(slept) == pytest.approx(0.008)
+    assert asyncio.run(turns("touch", "rest")) == 1
+    assert asyncio.run(turns("touch", "rest", "touch")) == 6
+
+
+@in_loop
+async def test_a_front_end_polls_for_first_tokens_and_sleeps_between_the_others(text_model: Any) -> None:
+    info = text_model.llm.engine.info
+    ours, theirs = socket.socketpair()
+    with theirs:
+        engine = EngineChannels([theirs])
+        engine.send(0, Ready(msgspec.structs.replace(info, config=replace(info.config, spin_ms=60e3))))
+        client = EngineClient(ours, 0, Counters.create(1).of(0), lambda: None)
+        await client.start()
+        polled, tokens = [], asyncio.Queue[int]()
+        prompt, params = np.array([1], dtype=np.int32), SamplingParams(2)
+        for _ in range(2):
+            receiver = Kept(asyncio.Event())
+            receiver.push = lambda token, end, more=False: tokens.put_nowait(token)  # type: ignore[method-assign]
+            [id] = client.submit(prompt, params, [receiver], 0.0)
+            polled.append(client.spinner.awake)
+        ids = np.array([id])
+        client.discard(id - MAX_CHOICES)
+        for finished in ((), (Finished(id, FinishReason.LENGTH, 0, 0, 0),)):
+            engine.send(0, Tokens(ids.tobytes(), np.array([5]).tobytes(), finished))
+            await tokens.get()
+            polled.append(client.spinner.awake)
+        assert polled == [True, True, False, True]
+        client.stop()
 
 
 class Pair:
