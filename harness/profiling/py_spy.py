@@ -53,12 +53,14 @@ class StackSampler:
         errors = []
         for process in self._processes:
             with suppress(subprocess.TimeoutExpired):
-                errors += process.communicate(timeout=END_S)[1].decode(errors="replace").splitlines()[-1:]
+                lines = process.communicate(timeout=END_S)[1].decode(errors="replace").splitlines()
+                errors += [line for line in lines if line.startswith("Error")]  # a backtrace follows
             process.kill()
         self._processes.clear()
         if not any(file.stat().st_size for file in self._folder.glob("*.stacks")):
             raise EngineError(
-                f"py-spy sampled nothing: {'; '.join(errors)}", "see if it may trace processes (ptrace)"
+                f"py-spy sampled nothing: {'; '.join(errors)}",
+                "it sees Python programs alone, and must be allowed to trace processes (ptrace)",
             )
 
 

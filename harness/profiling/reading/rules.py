@@ -34,7 +34,8 @@ _CATEGORIES: tuple[tuple[Category, str], ...] = (
         r"|reshape_and_cache|kv_?cache|append_kv|store_kv|slot_mapping"
         r"|gated_delta|causal_conv",
     ),
-    ("norm and elementwise", r"triton_(poi|red|per|for)"),
+    # On a CPU the kernels that a compiled graph fused have no names of their own.
+    ("norm and elementwise", r"triton_(poi|red|per|for)|call compiledfxgraph"),
     (
         "memory copies",
         r"memcpy|memset|copy|clone|(?<!pre)fill|zero_|contiguous|aten::cat|catarray|\[cuda mem",

@@ -49,6 +49,7 @@ KERNELS = {
     "roseinfer::rotate_bf16": "norm and elementwise",
     "roseinfer::swiglu_fp32": "norm and elementwise",
     "roseinfer.prefill_batch.model_forward": "other",
+    "## Call CompiledFxGraph None ##": "norm and elementwise",
     "fused_moe_kernel": "experts",
     "void vllm::moe::topkGating<8, 128, 4, 16, 32, int, __nv_bfloat16, (vllm::moe::ScoringFunc)0>": "experts",
     "void vllm::moe::moe_align_block_size_kernel<int>(int const*)": "experts",
