@@ -240,6 +240,7 @@ def test_a_badge_about_other_engines_is_hidden_where_two_are_compared(browser):
     assert "interrupted" in of_two < every
 
 
+@pytest.mark.published
 def test_the_first_screen_of_what_is_published_answers(browser, window):
     """In a window whose size changes."""
     for address in (page.as_uri() for page in CURRENT):
