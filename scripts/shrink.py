@@ -1,18 +1,19 @@
-"""Makes published runs smaller, with the same contents: `python -m scripts.shrink RUN…`.
+"""Makes published runs smaller, without the folders of their machine: `python -m scripts.shrink RUN…`.
 
 Brotli makes raw tables 5 to 15 % smaller than what a run writes, at a hundredth of the speed. Results are
-written without indentation, a third of their bytes.
+written without indentation, a third of their bytes. Paths begin at the checkout and at the home folder.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from harness.files import whole_file
+from harness.files import whole_file, write_whole
 from harness.records.stored import write_options
 
 
@@ -29,9 +30,20 @@ def shrink(path: Path) -> None:
         assert pq.read_table(partial).equals(table, check_metadata=True)
 
 
+def without_folders(text: str) -> str:
+    """Shorten the paths in a run's JSON: of the checkout, where roseinfer's code lies, and of the cache."""
+    for checkout in {*re.findall(r'"folder": ?"(/[^"]*)/roseinfer"', text)}:
+        text = text.replace(f'"{checkout}/', '"')
+    return re.sub(r'"/[^"]*?(?=/\.cache/rosebench/)', '"~', text)
+
+
 def main() -> None:
     """Shrink the raw tables and results of each run, and print the bytes before and after."""
     for run in map(Path, sys.argv[1:]):
+        for path in run.glob("*.json"):
+            text = path.read_text(encoding="utf-8")
+            if (shorter := without_folders(text)) != text:
+                write_whole(path, shorter.encode())
         for path in (run / "requests.parquet", run / "chunks.parquet", *run.glob("*_results.json")):
             before = path.stat().st_size
             shrink(path)

@@ -53,8 +53,8 @@ class StackSampler:
         errors = []
         for process in self._processes:
             with suppress(subprocess.TimeoutExpired):
-                lines = process.communicate(timeout=END_S)[1].decode(errors="replace").splitlines()
-                errors += [line for line in lines if line.startswith("Error")]  # a backtrace follows
+                said = process.communicate(timeout=END_S)[1].decode(errors="replace")
+                errors += said.splitlines()[:1]  # a backtrace follows
             process.kill()
         self._processes.clear()
         if not any(file.stat().st_size for file in self._folder.glob("*.stacks")):

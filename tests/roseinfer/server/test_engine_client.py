@@ -7,7 +7,7 @@ import contextlib
 import gc
 import socket
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -159,10 +159,11 @@ def test_a_sign_of_life_that_does_not_come(text_model: Any) -> None:
     assert not logged
 
 
-async def turns_until_it_sleeps(seconds: float) -> int:
-    """Count the loop's turns before it had nothing left to do, after a touch."""
+async def turns_until_it_sleeps(seconds: float, calls: Sequence[str] = ("touch",)) -> int:
+    """Count the loop's turns before it had nothing left to do, after these calls of the spinner."""
     spinner = Spinner(seconds, count(100.0).__next__)  # a second passes between two looks at the clock
-    spinner.touch()
+    for call in calls:
+        getattr(spinner, call)()
     turns = 0
     while spinner.awake:
         turns += 1
@@ -179,18 +180,8 @@ def test_without_a_while_it_sleeps_at_once() -> None:
 
 
 def test_a_loop_that_rests_sleeps_and_wakes_up_at_the_next_touch() -> None:
-    async def turns(*calls: str) -> int:
-        spinner = Spinner(5, count(100.0).__next__)
-        for call in calls:
-            getattr(spinner, call)()
-        turned = 0
-        while spinner.awake:
-            turned += 1
-            await asyncio.sleep(0)
-        return turned
-
-    assert asyncio.run(turns("touch", "rest")) == 1
-    assert asyncio.run(turns("touch", "rest", "touch")) == 6
+    assert asyncio.run(turns_until_it_sleeps(5, ["touch", "rest"])) == 1
+    assert asyncio.run(turns_until_it_sleeps(5, ["touch", "rest", "touch"])) == 6
 
 
 @in_loop
