@@ -53,8 +53,8 @@ class StackSampler:
         errors = []
         for process in self._processes:
             with suppress(subprocess.TimeoutExpired):
-                said = process.communicate(timeout=END_S)[1].decode(errors="replace")
-                errors += said.splitlines()[:1]  # a backtrace follows
+                message = process.communicate(timeout=END_S)[1].decode(errors="replace")
+                errors += message.splitlines()[:1]  # a backtrace follows
             process.kill()
         self._processes.clear()
         if not any(file.stat().st_size for file in self._folder.glob("*.stacks")):
