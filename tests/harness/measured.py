@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from harness.calibration.calibrate import this_machine
 from harness.loadgen.load_plan import LoadResult
@@ -19,6 +21,19 @@ from harness.schema.results import OnlineResults
 
 def ignore(event: Event) -> None:
     """Take an event of a run."""
+
+
+def made_once(factory: pytest.TempPathFactory, write: Callable[..., Path]) -> Callable[..., Path]:
+    """Return what makes a folder by its name and what else `write` is given, once; no test changes it."""
+    runs: dict[str, Path] = {}
+
+    def make(name: str, *given: Any, **settings: Any) -> Path:
+        key = f"{name} {given} {sorted(settings.items())}"
+        if key not in runs:
+            runs[key] = write(factory.mktemp("runs") / name, *given, **settings)
+        return runs[key]
+
+    return make
 
 
 def run_online(

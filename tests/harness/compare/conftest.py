@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from harness.compare.stored_run import StoredRun
 from harness.records.columns import CHUNKS, REQUESTS
 from harness.schema.load import ClosedLoop, Counted, Load, TraceLoad, load_text
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.run_info import RunInfo, TraceRecord, Versions
+from tests.harness.measured import made_once
 
 LABELS = {"roseinfer": "roseinfer", "vllm": "vLLM", "sglang": "SGLang"}
 Make = Callable[..., Path]
@@ -43,66 +46,89 @@ def cell(
     return requests, chunks
 
 
-@pytest.fixture
-def make(tmp_path: Path) -> Make:
-    """make(name, slower=1.0, spread=0.0, repeats=3, …) writes a run folder and returns it.
+def write_run(
+    folder: Path,
+    *,
+    slower: float = 1.0,
+    spread: float = 0.01,
+    repeats: int = 3,
+    n: int = 120,
+    scales: tuple[float, ...] = (1.0,),
+    engines: tuple[str, ...] = ("vllm",),
+    failed: int | dict[float, int] = 0,
+    lost: tuple[int, ...] = (),
+    trace: dict[str, Any] | None = None,
+    environment: dict[str, Any] | None = None,
+    **settings: Any,
+) -> Path:
+    """Write a run folder; its name is the seed of its times.
 
     `failed` requests of each cell fail, at every scale alike or as many as each scale has. Repeats that are
     `lost` have no cell.
     """
+    folder.mkdir()
+    seed = sum(map(ord, folder.name))
+    noise = np.random.default_rng(seed)
+    failures = failed if isinstance(failed, dict) else dict.fromkeys(scales, failed)
+    held = settings.get("concurrency")
+    loads: list[Load] = [TraceLoad(scale=scale) for scale in scales]
+    of: Counted = "sessions" if settings.get("turns") else "requests"
+    loads = [ClosedLoop(of=of, concurrency=k) for k in held] if held else loads
+    identities = [(e, load, r) for r in range(repeats) for e in engines for load in loads]
+    identities = [identity for identity in identities if identity[2] not in lost]
+    tables = [
+        cell(i, *identity, n, slower * noise.lognormal(0, spread), seed, failures.get(identity[1].value, 0))
+        for i, identity in enumerate(identities)
+    ]
+    for schema, position, file in ((REQUESTS, 0, "requests"), (CHUNKS, 1, "chunks")):
+        table = pa.concat_tables(pa.table(both[position], schema=schema) for both in tables)
+        pq.write_table(table, folder / f"{file}.parquet")
+    given: dict[str, Any] = {
+        "model": "random:gpt2",
+        "device": "cpu",
+        "dtype": "bf16",
+        "engines": list(engines),
+    }
+    given |= {"scales": list(scales), "repeats": repeats, "max_model_len": 1024, "clients": 1, "n": n}
+    record = {"name": "made-up", "origin": "here", "requests": n, "fit": "drop"}
+    info = RunInfo(
+        created="2025-01-01T00:00:00+00:00",
+        command=["bench", "online"],
+        settings=OnlineSettings.model_validate(given | settings),
+        environment=environment or {"cpu": {"model": "a CPU", "usable_cores": 2}},
+        versions=Versions(rosebench="0", python="3.12"),
+        trace=TraceRecord.model_validate(record | (trace or {})),
+    )
+    (folder / "run.json").write_text(info.model_dump_json())
+    return folder
 
-    def run(
-        name: str,
-        *,
-        slower: float = 1.0,
-        spread: float = 0.01,
-        repeats: int = 3,
-        n: int = 120,
-        scales: tuple[float, ...] = (1.0,),
-        engines: tuple[str, ...] = ("vllm",),
-        failed: int | dict[float, int] = 0,
-        lost: tuple[int, ...] = (),
-        trace: dict[str, Any] | None = None,
-        environment: dict[str, Any] | None = None,
-        **settings: Any,
-    ) -> Path:
-        folder = tmp_path / name
-        folder.mkdir()
-        seed = sum(map(ord, name))
-        noise = np.random.default_rng(seed)
-        failures = failed if isinstance(failed, dict) else dict.fromkeys(scales, failed)
-        held = settings.get("concurrency")
-        loads: list[Load] = [TraceLoad(scale=scale) for scale in scales]
-        of: Counted = "sessions" if settings.get("turns") else "requests"
-        loads = [ClosedLoop(of=of, concurrency=k) for k in held] if held else loads
-        identities = [(e, load, r) for r in range(repeats) for e in engines for load in loads]
-        identities = [identity for identity in identities if identity[2] not in lost]
-        tables = [
-            cell(
-                i, *identity, n, slower * noise.lognormal(0, spread), seed, failures.get(identity[1].value, 0)
-            )
-            for i, identity in enumerate(identities)
-        ]
-        for schema, position, file in ((REQUESTS, 0, "requests"), (CHUNKS, 1, "chunks")):
-            table = pa.concat_tables(pa.table(both[position], schema=schema) for both in tables)
-            pq.write_table(table, folder / f"{file}.parquet")
-        given: dict[str, Any] = {
-            "model": "random:gpt2",
-            "device": "cpu",
-            "dtype": "bf16",
-            "engines": list(engines),
-        }
-        given |= {"scales": list(scales), "repeats": repeats, "max_model_len": 1024, "clients": 1, "n": n}
-        record = {"name": "made-up", "origin": "here", "requests": n, "fit": "drop"}
-        info = RunInfo(
-            created="2025-01-01T00:00:00+00:00",
-            command=["bench", "online"],
-            settings=OnlineSettings.model_validate(given | settings),
-            environment=environment or {"cpu": {"model": "a CPU", "usable_cores": 2}},
-            versions=Versions(rosebench="0", python="3.12"),
-            trace=TraceRecord.model_validate(record | (trace or {})),
-        )
-        (folder / "run.json").write_text(info.model_dump_json())
-        return folder
 
-    return run
+@pytest.fixture(scope="session")
+def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
+    """make(name, slower=1.0, …) returns the folder of a run, which no test changes."""
+    return made_once(tmp_path_factory, write_run)
+
+
+@pytest.fixture
+def make_own(tmp_path: Path) -> Make:
+    """Writes a run for a test that changes its files."""
+    return lambda name, **given: write_run(tmp_path / name, **given)
+
+
+read_run = StoredRun.read
+
+
+@cache
+def read_state(path: Path, state: object) -> StoredRun:
+    return read_run(path)
+
+
+@pytest.fixture(autouse=True)
+def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run is read again only where its files have changed."""
+
+    def read(path: Path) -> StoredRun:
+        files = [(file, file.stat()) for file in sorted(path.glob("*"))]
+        return read_state(path, tuple((file, stat.st_mtime_ns, stat.st_size) for file, stat in files))
+
+    monkeypatch.setattr(StoredRun, "read", staticmethod(read))

@@ -76,10 +76,10 @@ def test_runs_that_cut_a_dataset_otherwise_are_not_comparable(make, setting):
     assert [obstacle.name for obstacle in compare_runs(a, b).obstacles] == ["lengths"]
 
 
-def test_answers_that_end_otherwise_are_not_comparable(make):
+def test_answers_that_end_otherwise_are_not_comparable(make_own):
     def ending(name, end):
         fact = {} if end is None else {"answers": {"value": end, "source": "found by asking"}}
-        folder = make(name)
+        folder = make_own(name)
         info = json.loads((folder / RUN).read_text())
         launch = {"engine": "vllm", "label": "vLLM", "facts": fact}
         (folder / RUN).write_text(json.dumps(info | {"launches": [launch]}))
@@ -193,8 +193,8 @@ def test_failures_make_runs_incomparable_and_can_be_limited_when_allowed(make):
     assert bench(a, b, "--gate", "error_rate<=40%", "--allow-different", "invalid").exit_code == 0
 
 
-def test_repeats_that_a_server_did_not_outlive_are_no_pass(make):
-    a, b = make("a", repeats=4), make("b", repeats=4, lost=(1, 3))
+def test_repeats_that_a_server_did_not_outlive_are_no_pass(make, make_own):
+    a, b = make("a", repeats=4), make_own("b", repeats=4, lost=(1, 3))
     died = Skipped(engine="vllm", label="vLLM", load=TraceLoad(scale=1), repeat=1, reason="it died")
     (b / SKIPPED).write_text(f"[{died.model_dump_json()}]")
     refused = bench(a, b, "--gate", "ttft_p50<=+50%", "--allow-different", "invalid")
@@ -206,16 +206,16 @@ def test_repeats_that_a_server_did_not_outlive_are_no_pass(make):
     assert compare_runs(a, b, parse_gate("ttft_p50<=+50%"), allowed=["repeats"]).outcome == "pass"
 
 
-def test_a_search_lacks_no_repeats(make):
-    a, b = make("a", repeats=4), make("b", repeats=4, lost=(3,))
+def test_a_search_lacks_no_repeats(make, make_own):
+    a, b = make("a", repeats=4), make_own("b", repeats=4, lost=(3,))
     plan = SearchPlan.make("rate", "ttft_p99<=1s")
     info = json.loads((b / RUN).read_text())
     (b / RUN).write_text(json.dumps(info | {"search": plan.model_dump(mode="json")}))
     assert compare_runs(a, b).obstacles == []
 
 
-def test_equal_labels_of_two_tunings_are_not_the_same_configuration(make):
-    a, b = make("a"), make("b")
+def test_equal_labels_of_two_tunings_are_not_the_same_configuration(make_own):
+    a, b = make_own("a"), make_own("b")
     for run, batch in ((a, 2), (b, 4)):
         drawn = {"label": "vLLM", "variant": "c1", "settings": {"--max-num-seqs": batch}}
         space = {"engine": "vllm", "args": {"--max-num-seqs": [2, 4]}}
@@ -258,8 +258,8 @@ def test_no_failures_are_not_proof_of_none(make):
     assert gated.ci[1] == pytest.approx(1 - 0.025 ** (1 / 150))
 
 
-def test_an_engine_that_answers_wrongly_is_not_comparable(make):
-    a, b = make("a"), make("b", slower=0.5)
+def test_an_engine_that_answers_wrongly_is_not_comparable(make, make_own):
+    a, b = make("a"), make_own("b", slower=0.5)
     reason = Fact(kind="wrong_answers", values={"wrong": 1, "answers": 6})
     check = AnswerCheck(engine="vllm", label="vLLM", verdict="wrong", reason=reason, answers=[])
     judged = AnswerChecks(rule="as expected", reference="transformers", checks=[check])
@@ -366,8 +366,8 @@ def test_the_json_is_what_its_schema_says(make):
     assert results == compare_runs(a, b, parse_gate(GATE))
 
 
-def test_what_is_no_run_is_said(make, tmp_path):
-    a = make("a")
+def test_what_is_no_run_is_said(make, make_own, tmp_path):
+    a = make_own("a")
     with pytest.raises(UsageError, match="does not exist"):
         compare_runs(a, tmp_path / "absent")
     (a / "requests.parquet").unlink()
@@ -392,8 +392,8 @@ def test_one_run_with_itself_corrects_for_all_its_pairs(make):
     assert found.exit_code == 0 and "39 comparisons" in found.stdout
 
 
-def test_a_disturbed_machine_is_said_of_what_is_compared(make):
-    a, b = make("a", engines=("roseinfer", "vllm")), make("b", engines=("roseinfer", "vllm"))
+def test_a_disturbed_machine_is_said_of_what_is_compared(make, make_own):
+    a, b = make("a", engines=("roseinfer", "vllm")), make_own("b", engines=("roseinfer", "vllm"))
     quiet = {"seconds": 10, "samples": 20, "cpus": 2, "own_cpu_s": 10, "steal_share": 0}
     for cell, (engine, label, cores) in enumerate(
         [("roseinfer", "roseinfer", 1.5), ("vllm", "vLLM", 0.01), ("roseinfer", "roseinfer", 0.8)]
