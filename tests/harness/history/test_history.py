@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -162,11 +163,13 @@ def serving(run: StoredRun, model: str) -> None:
     run.info.launches.append(launch)
 
 
-@pytest.mark.parametrize("other", [{"dtype": "fp32"}, {"n": 6400}, {"rounds": 99}])
-def test_other_settings_are_no_baseline(again: Made, store: Store, other: dict[str, object]) -> None:
-    now = StoredRun.read(again(2))
-    store.add(StoredRun.read(again(1, **other)))
+def test_other_settings_are_no_baseline(again: Made, store: Store) -> None:
+    now = StoredRun.read(again(4))
+    others: list[dict[str, Any]] = [{"dtype": "fp32"}, {"n": 6400}, {"rounds": 99}]
+    for day, other in enumerate(others, 1):
+        store.add(StoredRun.read(again(day, **other)))
     store.add(now)
+    assert len(store.runs()) == 4
     with pytest.raises(UsageError, match="no other run with the settings"):
         gate(store, now, "last", parse_gate("ttft_p50<=+10%"))
 
@@ -232,16 +235,16 @@ def test_requests_that_fail_are_judged_by_a_gate_on_them(again, store, failing, 
 
 def test_the_commands(again: Made, tmp_path: Path) -> None:
     store = ["--store", str(tmp_path / "new" / "h.sqlite")]
-    runs = [str(again(day, slower)) for day, slower in enumerate((1, 1.001, 0.999, 1.5, 1.501, 1.499), 1)]
+    runs = [str(again(day, slower)) for day, slower in enumerate((1, 1.001, 1.5, 1.501), 1)]
     run = CliRunner()
     done = run.invoke(app, ["add", *runs, *store], catch_exceptions=False)
-    assert done.exit_code == 0 and done.output.count("added online_day") == 6
+    assert done.exit_code == 0 and done.output.count("added online_day") == 4
     shown = run.invoke(app, ["show", "--metric", "ttft_p50", "--engine", "vLLM", "--csv", *store])
     lines = shown.output.splitlines()
-    assert len(lines) == 1 + 6 and "roseinfer" not in shown.output
+    assert len(lines) == 1 + 4 and "roseinfer" not in shown.output
     rows = list(csv.DictReader(lines))
     ratios = [float(row["ratio"] or 1) for row in rows]
-    assert ratios == [1, 1, 1, pytest.approx(1.5, rel=0.01), 1, 1]
+    assert ratios == [1, 1, pytest.approx(1.5, rel=0.01), 1]
     values = [[float(row[head]) for head in ("lo", "TTFT p50, ms", "hi")] for row in rows]
     assert all(lo < value < hi for lo, value, hi in values)
     done = run.invoke(app, ["gate", runs[-1], "--gate", "ttft_p50<=+25%", *store])
