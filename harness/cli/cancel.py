@@ -29,7 +29,7 @@ ANSWER = 256
 
 @with_settings(
     OnlineSettings,
-    without=(*_OTHERS, "resume", "open_report"),
+    without=(*_OTHERS, "resume", "serve", "open_report"),
     derive=lambda values: {"concurrency": "1"},
 )
 def cancel(

@@ -45,8 +45,6 @@ def measure(
     output: Output,
     search: SearchPlan | None = None,
     tune: TunePlan | None = None,
-    *,
-    serve: int | None = None,
 ) -> None:
     """Run, or finish the run `output.resume`, show its progress, write its report and print where that is.
 
@@ -59,7 +57,7 @@ def measure(
     with make_display(output.quiet) as display, ExitStack() as stack:
         if not output.anyway and (settings is None or settings.cluster is None):
             look_at_machine(display)
-        listener = None if serve is None else stack.enter_context(listen(serve))
+        listener = None if output.serve is None else stack.enter_context(listen(output.serve))
         if settings is not None and settings.profile_only:
             profile_only(settings, display)
             return

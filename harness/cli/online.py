@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.cli.options import Output, Serve, with_settings
+from harness.cli.options import Output, with_settings
 from harness.schema.online_settings import OnlineSettings
 
 EXAMPLES = (
@@ -21,9 +21,8 @@ COMMON = (
 def online(
     settings: OnlineSettings | None,
     output: Output,
-    serve: Serve = None,
 ) -> None:
     """Measure each engine's server under load: a trace, or a fixed number of requests in flight."""
     from harness.cli.measure import measure
 
-    measure(settings, output, serve=serve)
+    measure(settings, output)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import typer
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
+from typer.models import ArgumentInfo
 
 from harness.cli.terminal import echo
 from harness.cli.trust import Trust, check_trust
@@ -25,13 +26,6 @@ from harness.schema.settings import CommonSettings, OutputGroup, titles_of
 Settings = TypeVar("Settings", bound=CommonSettings)
 
 _output = partial(typer.Option, rich_help_panel=OutputGroup.title)
-Serve = Annotated[
-    int | None,
-    _output(
-        help="show the finished cells in a browser meanwhile, at this port of this machine; 0: a free one",
-        metavar="PORT",
-    ),
-]
 
 
 def _show_all(ctx: typer.Context, is_given: bool) -> None:
@@ -55,6 +49,13 @@ class Output:
             help="measure without a look at what other programs do; else not beside much of it",
         ),
     ] = False
+    serve: Annotated[
+        int | None,
+        _output(
+            help="show finished cells in a browser meanwhile, at this port of this machine; 0: a free one",
+            metavar="PORT",
+        ),
+    ] = None
     open_report: Annotated[bool, _output("--open", help="open the report in a browser")] = False
     as_json: Annotated[
         bool, _output("--json", help="print the answer and the results as JSON instead of the report's path")
@@ -88,7 +89,7 @@ def with_settings(
     arguments.
 
     Options stay text: pydantic alone parses them, in the same way as YAML. `--resume` replaces all settings:
-    with it the first argument is None, and any other setting is a UsageError.
+    with it the first argument is None, and any other setting or option of the command is a UsageError.
 
     Args:
         without: Settings and fields of Output that are no options of the command.
@@ -97,6 +98,12 @@ def with_settings(
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         parameters = list(inspect.signature(command, eval_str=True).parameters.values())[2:]
+        defaults = {parameter.name: parameter.default for parameter in parameters}
+        arguments = {
+            parameter.name
+            for parameter in parameters
+            if any(isinstance(part, ArgumentInfo) for part in get_args(parameter.annotation))
+        }
         hints = get_type_hints(Output, include_extras=True)
         of_output = [each for each in fields(Output) if each.name not in without]
         parameters += [_option(each.name, hints[each.name], each.default) for each in of_output]
@@ -115,8 +122,11 @@ def with_settings(
                     check_trust(config, settings, output.trust, of_file)
                 command(settings, output, **values)
                 return
-            if beside := [*explicit, *(["config"] if config else [])]:
-                names_text = ", ".join("--" + name.replace("_", "-") for name in beside)
+            changed = [name for name, default in defaults.items() if values[name] != default]
+            if beside := [*explicit, *changed, *(["config"] if config else [])]:
+                names_text = ", ".join(
+                    name.upper() if name in arguments else "--" + name.replace("_", "-") for name in beside
+                )
                 raise UsageError(
                     f"--resume uses the run's own settings and cannot be combined with {names_text}",
                     f"leave out {names_text}",

@@ -40,6 +40,8 @@ NOT_COMBINED = "--resume uses the run's own settings and cannot be combined with
         ("online --resume x --config y --no-interleave", f"{NOT_COMBINED} --interleave, --config"),
         ("offline --resume no-such-run", "no-such-run holds no run: No such file or directory"),
         ("offline --resume x --num-prompts 3", f"{NOT_COMBINED} --num-prompts"),
+        ("search --resume x --max-seconds 5 --slo 'ttft_p99<=1s'", f"{NOT_COMBINED} --slo, --max-seconds"),
+        ("tune vllm --resume x --finalists 5", f"{NOT_COMBINED} ENGINE, --finalists"),
         ("offline --scales 1", "No such option: --scales"),
         ("profile x --tool y", "Invalid value for '--tool': 'y' is not one of 'torch', 'nsys', "),
         ("profile x --steps=z", "Invalid value for '--steps': Input should be a valid integer"),
