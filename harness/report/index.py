@@ -27,7 +27,6 @@ from harness.schema.settings import SHORT_CELL_S
 INDEX = "index.html"
 #: Metrics of a load with their heads, in the order of a cell's lines.
 LINES = {name: METRICS[name].label for name in (*latencies("headline"), *rates("headline"))}
-_HEAD_BYTES = 65536
 _NAMES = ("title", "made", "verdict", "model", "machine", "findings")
 _META = re.compile(rf'<meta name="rosebench-({"|".join(_NAMES)})" content="([^"]*)">')
 
@@ -175,8 +174,7 @@ def _chips(groups: list[Group]) -> Iterator[str]:
 
 
 def _entry(path: Path) -> Entry | None:
-    with path.open("rb") as file:
-        head = file.read(_HEAD_BYTES).decode("utf-8", errors="replace")
+    head = path.read_text(encoding="utf-8", errors="replace").partition("</head>")[0]
     meta = dict.fromkeys(_NAMES, "") | {name: unescape(content) for name, content in _META.findall(head)}
     if not meta["title"]:
         return None

@@ -92,6 +92,15 @@ def test_a_report_carries_its_findings_and_the_index_shows_them(compared, report
     assert write_index(report.parent).read_text(encoding="utf-8") == page
 
 
+def test_many_findings_are_all_listed(compared, report, tmp_path):
+    several = FINDINGS.dump_json(findings(load_run(compared, trust=True)) * 40).decode()
+    page = report.read_text(encoding="utf-8")
+    head, _, rest = page.partition('name="rosebench-findings" content="')
+    content = f'{head}name="rosebench-findings" content="{escape(several)}"{rest.partition(chr(34))[2]}'
+    (tmp_path / "many.html").write_text(content, encoding="utf-8")
+    assert len(several) > 1 << 17 and len(_entry(tmp_path / "many.html").findings) == 80
+
+
 def test_a_difference_that_is_not_significant_says_so(tmp_path):
     alike = Engine("sglang", "SGLang", FAST.prefill_s, FAST.step_s)
     folder = make_online(
