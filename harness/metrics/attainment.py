@@ -81,11 +81,11 @@ def reached(repeats: Sequence[Group], term: GateTerm) -> Measurement | None:
 
 
 def _latency(repeats: Sequence[Group], metric: str, statistic: str) -> Estimate | None:
-    """Estimate a statistic of a latency; None where a repeat has no sample."""
+    """Estimate a statistic of a latency; None where a repeat has no sample, or failures leave it no value."""
     parts = [group.sample(metric) for group in repeats]
     if not all(part.size for part in parts):
         return None
-    return estimates_of(parts, pool(repeats).sample(metric) if len(repeats) > 1 else None)[statistic]
+    return estimates_of(parts, pool(repeats).sample(metric) if len(repeats) > 1 else None).get(statistic)
 
 
 def _by_requests(each: Sequence[npt.NDArray[np.float64]]) -> Ends:

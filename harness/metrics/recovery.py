@@ -24,7 +24,10 @@ FOLLOWING, WITHIN = 5, 0.9
 
 
 def recoveries(group: Group) -> Iterator[Recovery]:
-    """Yield one for each spike: a stage of a higher rate than those before and after it."""
+    """Yield one for each spike: a stage of a higher rate than those before and after it.
+
+    None if over a tenth of the requests before it failed: there is no TTFT to return to.
+    """
     whole = group.whole
     if not isinstance(whole.load, RateSeries):
         return
@@ -39,10 +42,10 @@ def recoveries(group: Group) -> Iterator[Recovery]:
         if stages[spike].req_per_s <= max(stages[spike - 1].req_per_s, stages[spike + 1].req_per_s):
             continue
         before, after = np.sort(ttft_ms[of_stage == spike - 1]), of_stage == spike + 1
-        if not before.size:
+        limit = float(np.quantile(before, WITHIN, method="inverted_cdf")) if before.size else np.inf
+        if not np.isfinite(limit):
             continue
         since_s = due[after] - ends_s[spike]
-        limit = float(np.quantile(before, WITHIN, method="inverted_cdf"))
         seconds = _recovered(since_s, ttft_ms[after], limit)[1]
         ranks = order_statistics(WITHIN, before.size, before.size)
         ends = None

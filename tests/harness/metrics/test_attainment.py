@@ -145,6 +145,12 @@ def test_what_limits_are_on() -> None:
     assert reached(repeats, slow) is None
 
 
+def test_a_percentile_among_failures_has_no_value() -> None:
+    repeats = group([[answer(50)] * 98 + [FAILED] * 2])
+    [p50, p99] = parse_gate("ttft_p50<=200ms,ttft_p99<=200ms")
+    assert np.isclose(reached(repeats, p50).value, 50) and reached(repeats, p99) is None
+
+
 def test_limits_on_each_request_are_the_strictest() -> None:
     assert each_request(parse_gate("ttft_p99<=1s,ttft_p50<=200ms,req_per_s>=2")) == Slo(ttft_ms=200)
     assert each_request(parse_gate("req_per_s>=2")) is None

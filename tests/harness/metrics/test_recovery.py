@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ def series(*stages: tuple[float, float], arrivals: Any = "constant") -> RateSeri
     return RateSeries(stages=tuple(Stage(req_per_s=r, seconds=s) for r, s in stages), arrivals=arrivals)
 
 
-def served(load: RateSeries, seed: int = 0, failed: int = -1) -> tuple[Any, Any]:
+def served(load: RateSeries, seed: int = 0, failed: Sequence[int] = ()) -> tuple[Any, Any]:
     """Recoveries from a queue with one server, and the due times and TTFTs in ms."""
     times, free, rows = arrival_times(load, seed), 0.0, []
     noise = np.random.default_rng(seed).uniform(0, 1e-4, len(times))
@@ -29,7 +30,7 @@ def served(load: RateSeries, seed: int = 0, failed: int = -1) -> tuple[Any, Any]
         start = max(due, free)
         free, first = start + SERVICE_S, start + TTFT_S + float(noise[place])
         row = {"load": load_text(load), "t_sched": due, "t_sent": due, "chunks": [(first, 1), (free, 1)]}
-        rows.append(row if place != failed else row | {"chunks": [], "error": "http_500"})
+        rows.append(row if place not in failed else row | {"chunks": [], "error": "http_500"})
     first = np.array([row["chunks"][0][0] if row["chunks"] else np.inf for row in rows])
     [group] = split(*build(rows))
     return list(recoveries(group)), (times, 1e3 * (first - times))
@@ -65,9 +66,16 @@ def test_each_spike_counts_and_only_spikes():
 
 def test_a_failed_request_is_slower_than_any():
     load = series((10, 4), (20, 1), (10, 4))
-    [found], (times, _) = served(load, failed=int(np.searchsorted(arrival_times(load, 0), 5.0)))
+    [found], (times, _) = served(load, failed=[int(np.searchsorted(arrival_times(load, 0), 5.0))])
     assert found.highest_ms is None and found.seconds is not None and found.seconds > 0
     assert times.size
+
+
+def test_there_is_nothing_to_return_to_where_a_tenth_failed():
+    load = series((10, 4), (20, 1), (10, 4))
+    [found], _ = served(load, failed=range(4))
+    assert np.isfinite(found.limit_ms)
+    assert not served(load, failed=range(5))[0]
 
 
 @pytest.mark.parametrize("seed", range(3))
