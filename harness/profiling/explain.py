@@ -28,7 +28,7 @@ TRIGGERS = {"ttft_ms": ("ttft_ms",), "itl_ms": ("itl_ms", "tpot_ms"), "e2e_ms": 
 
 #: The part of TTFT outside the engine, if a head that comes with the first token hides what is before and
 #: after.
-OUTSIDE = "HTTP, tokenizing and delivery"
+OUTSIDE = "outside the engines' own times (HTTP, tokenizing, delivery)"
 #: Of the time per token: what the steps with prompts add.
 PROMPTS = "steps with others' prompts in them"
 _TTFT_PARTS: tuple[Part, ...] = ("http", "queue", "prefill", "delivery")
