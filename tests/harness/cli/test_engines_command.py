@@ -112,5 +112,13 @@ def test_the_age_of_an_engine(version: str, age: str, tmp_path: Path, monkeypatc
     assert engines.age(LOCAL["vllm"], version).endswith(age)
 
 
-def test_doctor_says_what_runs():
-    assert "roseinfer: rosebench" in _run("doctor")
+def test_doctor_says_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LOCAL["vllm"], "find", lambda: Missing("vllm", "it is nowhere", "install it"))
+    monkeypatch.setattr(engines, "LOCAL", {name: LOCAL[name] for name in ("roseinfer", "vllm")})
+    shown = _run("doctor")
+    assert "roseinfer: rosebench" in shown and ": runs\n" in shown
+    assert "vllm: not installed: it is nowhere\n  hint: install it" in shown
+
+    monkeypatch.setattr(LOCAL["roseinfer"], "trouble", lambda installation: "it is broken")
+    done = CliRunner().invoke(app, ["doctor"])
+    assert done.exit_code == 3 and ": does not run: it is broken\n  hint: " in done.output

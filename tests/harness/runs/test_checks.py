@@ -21,11 +21,10 @@ from harness.compare.stored_run import StoredRun
 from harness.engines import selection
 from harness.engines.adapters.openai import OpenAI
 from harness.engines.base import Engine, EngineSettings, Server
-from harness.engines.process.guard import Order
 from harness.engines.running.address import Address
 from harness.errors import BenchError, EngineError, UsageError
-from harness.fairness import reference, reference_worker
 from harness.fairness.answer_check import LENGTHS
+from harness.fairness.reference import Reference, ReferenceAnswer
 from harness.fairness.task import make_items
 from harness.models.model_folder import resolve
 from harness.report.notices import facts_of
@@ -36,6 +35,7 @@ from harness.runs.folder import ACCURACY, ANSWERS
 from harness.runs.reader import load_run
 from harness.runs.resolved import resolve_online
 from harness.schema.facts import Fact, FactKind, Scope
+from harness.schema.results import OnlineResults
 from harness.schema.run_info import Unasked
 from harness.schema.search import SearchPlan
 from tests.harness.measured import results_so_far, resume_online, run_online
@@ -49,18 +49,15 @@ pytestmark = pytest.mark.usefixtures("any_lag")
 CHECKED: dict[str, Any] = {"n": 3, "scales": [0.01], "check_answers": True, "accuracy": False}
 
 
-class ReferenceHere:
-    """The reference's process, but in this one, which has imported transformers."""
-
-    def __init__(self, name: str, order: Order) -> None:
-        reference_worker.main(*order.argv[2:])
-
-    def finish(self, seconds: float) -> int:
-        return 0
+def other_answers(python: Path, model: Path, device: str, dtype: str, prompts: Any, *rest: Any) -> Reference:
+    """Return answers that are far from those of a server: the same token, 16 times."""
+    position = [(1, 0.0), (2, 9.0)]
+    answer = ReferenceAnswer(tokens=[1] * 16, candidates=[position] * 16)
+    return Reference(version="transformers", noise=0.01, spread=1.0, answers=[answer] * len(prompts))
 
 
 def test_an_engine_that_answers_wrongly_wins_nothing(start_mock, settings_for, monkeypatch):
-    monkeypatch.setattr(reference, "Guarded", ReferenceHere)
+    monkeypatch.setattr("harness.runs.checks.ask_reference", other_answers)
     model = {"model": "random:gpt2-tiny", "engines": "openai"}
     folder, results = run_online(settings_for(start_mock().url, **CHECKED | model))
     assert results.answers is not None
@@ -119,15 +116,18 @@ def test_a_run_that_ended_before_its_verdict_is_judged_without_engine_and_gpu(
     assert (check.label, check.verdict) == ("openai", "unknown") and len(check.answers) == 2 * len(LENGTHS)
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of the user's, of whose weights nothing says that they are random."""
-    return Path(shutil.copytree(resolve("random:gpt2-tiny").path, tmp_path / "model"))
+    folder = tmp_path_factory.mktemp("user") / "model"
+    return Path(shutil.copytree(resolve("random:gpt2-tiny").path, folder))
 
 
 def without_tokenizer(model: Path) -> dict[str, Any]:
-    (model / "tokenizer.json").rename(model / "tokenizer.model")
-    return {}
+    other = model.with_name("other")
+    shutil.copytree(model, other)
+    (other / "tokenizer.json").rename(other / "tokenizer.model")
+    return {"model": str(other)}
 
 
 @pytest.mark.integration
@@ -159,23 +159,13 @@ def scored(model: Path) -> dict[str, Any]:
     return {"engines": "openai", "model": str(model), **load}
 
 
-def test_a_server_that_says_anything_scores_nothing(start_mock, settings_for, scored):
-    server = start_mock("--ttft-ms", "1", "--itl-ms", "0.1")
-    folder, results = run_online(settings_for(server.url, **scored | {"repeats": 2, "concurrency": 64}))
-    [score] = results.accuracy.scores
-    assert (score.label, score.right, score.items, score.failed) == ("openai", 0, len(make_items()), 0)
-    assert score.ci[0] == 0 < score.ci[1] < 0.02
-    assert score.perplexity is None and score.below is None
-    assert {(summary.accuracy, summary.accuracy_ci) for summary in results.summaries} == {(0.0, score.ci)}
-    kinds = {reason.kind for summary in results.summaries for reason in summary.invalid_reasons}
-    assert "inaccurate" not in kinds  # nobody is better
-    asked = [request for request in server.served_requests if request.status == 200]
-    assert len(asked) >= 2 * 3 + len(make_items())
-    before = (folder / ACCURACY).read_bytes()
-    assert resume_online(folder)[1] == results
-    assert (folder / ACCURACY).read_bytes() == before
+@pytest.fixture
+def few_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    items = make_items()[::4]
+    monkeypatch.setattr(checks, "make_items", lambda: items)
 
 
+@pytest.mark.usefixtures("few_items")
 def test_a_server_with_too_much_to_do_has_no_score(start_mock, settings_for, scored, tmp_path, monkeypatch):
     monkeypatch.setattr("harness.fairness.asking.PAUSES_S", ())
     script = tmp_path / "script.json"
@@ -199,6 +189,7 @@ def facts(folder: Path, kind: FactKind) -> list[Fact]:
     return [fact for fact in facts_of(load_run(folder)) if fact.kind == kind]
 
 
+@pytest.mark.usefixtures("few_items")
 def test_an_interrupted_accuracy_task_is_asked_on_resume(start_mock, settings_for, scored):
     server = start_mock("--ttft-ms", "1", "--itl-ms", "0.1")
     folder = interrupted(settings_for(server.url, **scored))
@@ -216,13 +207,37 @@ def test_an_interrupted_accuracy_task_is_asked_on_resume(start_mock, settings_fo
     assert resume_online(folder)[1] == results
 
 
-def test_an_interrupted_second_answer_check_is_asked_on_resume(start_mock: Any, settings_for: Make) -> None:
+def test_a_check_that_cannot_be_asked_on_resume_is_said_and_tried_again(
+    start_mock, settings_for, monkeypatch
+):
+    """The cells count all the same, without an engine or a GPU."""
     server = start_mock()
-    folder = interrupted(settings_for(server.url, scales=[0.01], check_answers=True, repeats=2), cell=1)
-    _, results = resume_online(folder, watch := Watcher())
-    assert results.answers is not None and not watch.measured
+    settings = settings_for(server.url, scales=[0.01], check_answers=True, repeats=2)
+    folder = interrupted(settings, cell=1)
+
+    def resume() -> OnlineResults:
+        _, results = resume_online(folder, watch := Watcher())
+        assert not watch.measured and len(results.summaries) == 3 and not results.meta.interrupted
+        assert [event.unasked for event in watch.of(EngineNotAsked)] == results.meta.unasked
+        return results
+
+    with monkeypatch.context() as without_engine:
+        refuse = Mock(side_effect=UsageError("openai is not here any more", "bring it back"))
+        without_engine.setattr("harness.runs.online.resolve_online", refuse)
+        [no_engine] = resume().meta.unasked
+    server.end()
+    [no_server] = resume().meta.unasked
+    for fault in (no_engine, no_server):
+        assert fault.what == ["answers"] and fault.reason and fault.hint
+    assert "not here any more" in no_engine.reason and "no server answers" in no_server.reason
+    [fact] = facts(folder, "failed_after")
+    assert fact.scope == Scope(engine="openai", repeat=1) and fact.values["checks"] == "second answer check"
+
+    start_mock("--port", str(server.port))
+    results = resume()
+    assert results.answers is not None and results.meta.unasked == []
     [check] = results.answers.checks
-    assert len(check.answers) == 4 * len(LENGTHS) and results.meta.unasked == []
+    assert len(check.answers) == 4 * len(LENGTHS)
 
 
 def test_the_last_check_of_a_search_is_asked_on_resume(start_mock: Any, settings_for: Make) -> None:
@@ -236,25 +251,6 @@ def test_the_last_check_of_a_search_is_asked_on_resume(start_mock: Any, settings
     assert len(replies) == 2 and results.search is not None and len(results.search.engines[0].trials) == 3
 
 
-@pytest.mark.parametrize("gone", ["the server", "the engine"])
-def test_what_cannot_be_asked_on_resume_is_said(start_mock, settings_for, monkeypatch, gone):
-    """The cells count all the same, without an engine or a GPU."""
-    server = start_mock()
-    folder = interrupted(settings_for(server.url, scales=[0.01], check_answers=True))
-    if gone == "the server":
-        server.end()
-    else:
-        refuse = Mock(side_effect=UsageError("openai is not here any more", "bring it back"))
-        monkeypatch.setattr("harness.runs.online.resolve_online", refuse)
-    _, results = resume_online(folder, watch := Watcher())
-    [fault] = results.meta.unasked
-    assert fault.what == ["answers"] and fault.reason and fault.hint
-    assert [event.unasked for event in watch.of(EngineNotAsked)] == [fault]
-    assert len(results.summaries) == 2 and not results.meta.interrupted
-    [fact] = facts(folder, "failed_after")
-    assert fact.scope == Scope(engine="openai", repeat=0) and fact.values["checks"] == "second answer check"
-
-
 def test_where_nothing_follows_the_last_cell_no_engine_is_needed(start_mock: Any, settings_for: Make) -> None:
     server = start_mock()
     folder = interrupted(settings_for(server.url, scales=[0.01]))
@@ -262,7 +258,7 @@ def test_where_nothing_follows_the_last_cell_no_engine_is_needed(start_mock: Any
     assert len(resume_online(folder)[1].summaries) == 2
 
 
-def test_an_accuracy_task_that_fails_is_said_and_tried_again(
+def test_an_accuracy_task_that_fails_is_tried_again_and_what_says_anything_scores_nothing(
     start_mock: Any,
     settings_for: Make,
     scored: dict[str, Any],
@@ -272,7 +268,8 @@ def test_an_accuracy_task_that_fails_is_said_and_tried_again(
     fails = Mock(side_effect=BenchError("the client process ended", "try it without limits"))
     monkeypatch.setattr("harness.runs.block.score_engine", fails)
     server = start_mock("--ttft-ms", "1", "--itl-ms", "0.1")
-    folder, results = run_online(settings_for(server.url, **scored), notify=(watch := Watcher()))
+    settings = settings_for(server.url, **scored | {"concurrency": 64})
+    folder, results = run_online(settings, notify=(watch := Watcher()))
     reason, hint = "the client process ended", "try it without limits"
     fault = Unasked(label="openai", repeat=0, what=["accuracy"], reason=reason, hint=hint)
     assert results.meta.unasked == [fault] and results.skipped == [] and len(results.summaries) == 2
@@ -289,9 +286,21 @@ def test_an_accuracy_task_that_fails_is_said_and_tried_again(
     assert ended.value.exit_code == 3
 
     monkeypatch.setattr("harness.runs.block.score_engine", score_engine)
+    asked_before = len(server.served_requests)
     _, results = resume_online(folder, again := Watcher())
-    assert results.accuracy is not None and results.meta.unasked == []
-    assert not again.measured and not facts(folder, "failed_after")
+    assert not again.measured and not facts(folder, "failed_after") and results.meta.unasked == []
+    assert len(server.served_requests) - asked_before >= len(make_items())
+    assert results.accuracy is not None
+    [score] = results.accuracy.scores
+    assert (score.label, score.right, score.items, score.failed) == ("openai", 0, len(make_items()), 0)
+    assert score.ci[0] == 0 < score.ci[1] < 0.02
+    assert score.perplexity is None and score.below is None
+    assert {(summary.accuracy, summary.accuracy_ci) for summary in results.summaries} == {(0.0, score.ci)}
+    kinds = {reason.kind for summary in results.summaries for reason in summary.invalid_reasons}
+    assert "inaccurate" not in kinds  # nobody is better
+    before = (folder / ACCURACY).read_bytes()
+    assert resume_online(folder)[1] == results
+    assert (folder / ACCURACY).read_bytes() == before
 
 
 class FailsAtItsEnd(OpenAI):
