@@ -67,6 +67,10 @@ def measure_cancels(
         UsageError: A setting cannot work; nothing was started.
         CleanupError: An engine could not be ended.
     """
+    if any("," in addresses for addresses in settings.servers.values()):
+        raise UsageError(
+            "`bench cancel` needs a server of one address", "give one URL of --base-url or --server"
+        )
     settings = settings.model_copy(update={"max_running_requests": slots, "calibrate": False})
     with machines_of(settings) as machines:
         resolved = resolve_online(settings, notify, machines)
@@ -77,23 +81,28 @@ def measure_cancels(
         results = CancelResults(
             meta=resolved.info(command), slots=slots, answer_tokens=answer, rows=[], skipped=resolved.missing
         )
-        for variant in resolved.engine_variants:
-            engine, log = resolved.engines[variant.label], log_file(folder, variant.ref, "server")
-            notify(EngineStarting(variant.label, log))
-            try:
-                with machines.testbeds[0].serve(engine, resolved.engine_settings(variant), log) as server:
-                    adapted = engine.adapted(server, resolved.request_settings(variant, server.served_name))
-                    session = ServerSession(
-                        resolved, machines.testbeds[0], engine, server, adapted, engine.encoder(adapted)
-                    )
-                    turns = _Turns(session, slots, answer)
-                    results.rows += [turns.departure(variant.label, count, pairs) for count in after]
-            except CleanupError:
-                raise
-            except EngineError as error:
-                results.skipped.append(variant.skipped(error.message, error.hint))
-                notify(EngineSkipped(results.skipped[-1]))
-    write_json(folder / CANCEL, results)
+        try:
+            for variant in resolved.engine_variants:
+                engine, log = resolved.engines[variant.label], log_file(folder, variant.ref, "server")
+                notify(EngineStarting(variant.label, log))
+                try:
+                    with machines.testbeds[0].serve(engine, resolved.engine_settings(variant), log) as server:
+                        adapted = engine.adapted(
+                            server, resolved.request_settings(variant, server.served_name)
+                        )
+                        session = ServerSession(
+                            resolved, machines.testbeds[0], engine, server, adapted, engine.encoder(adapted)
+                        )
+                        turns = _Turns(session, slots, answer)
+                        for count in after:
+                            results.rows.append(turns.departure(variant.label, count, pairs))
+                except CleanupError:
+                    raise
+                except EngineError as error:
+                    results.skipped.append(variant.skipped(error.message, error.hint))
+                    notify(EngineSkipped(results.skipped[-1]))
+        finally:
+            write_json(folder / CANCEL, results)
     return folder, results
 
 
@@ -149,8 +158,8 @@ class _Turns:
                 valid.append((turns[True], turns[False]))
         if not valid:
             raise EngineError(
-                f"the request that was to wait was answered beside {self._slots} others",
-                "say with --slots how many requests the server runs at a time, or start it with that limit",
+                f"the server answered more requests at a time than --slots {self._slots} says",
+                "give --slots as many as it runs at a time, or start it with that limit",
             )
         later = [left.ms - ended.ms for left, ended in valid]
         unread = [max(0.0, ms) / left.step_ms for ms, (left, _) in zip(later, valid, strict=True)]

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from harness.runs.cancel import CANCEL
+from harness.errors import EngineError
+from harness.runs.cancel import CANCEL, _Turns
 
 pytestmark = pytest.mark.integration
 
@@ -57,6 +58,20 @@ def test_a_server_with_more_slots_than_said_has_no_figures(cancel):
     assert "--slots" in results["skipped"][0]["hint"]
 
 
+def test_what_was_measured_before_a_failure_is_kept(cancel, monkeypatch):
+    departure = _Turns.departure
+
+    def failing(turns: Any, label: str, after: int, pairs: int) -> Any:
+        if after == 8:
+            raise EngineError("a request was not answered", "see the engine's log")
+        return departure(turns, label, after, pairs)
+
+    monkeypatch.setattr(_Turns, "departure", failing)
+    ended, results = cancel(0, 1, "--pairs", "1", "--after", "4,8")
+    assert ended.code == 3 and [row["after"] for row in results["rows"]] == [4]
+    assert len(results["skipped"]) == 1
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [
@@ -64,6 +79,7 @@ def test_a_server_with_more_slots_than_said_has_no_figures(cancel):
         (["--after", "40"], "--output-len"),
         (["--output-len", "uniform:8:9"], "--output-len"),
         (["--output-len", "511"], "--output-len"),
+        (["--base-url", "http://127.0.0.1:1,http://127.0.0.1:2"], "address"),
     ],
 )
 def test_what_says_nothing_is_refused(options, named, cancel):
