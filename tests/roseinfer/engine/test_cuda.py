@@ -243,7 +243,7 @@ def test_a_model_with_states(tmp_path, engine_of):
         vocab_size=203, num_hidden_layers=2, hidden_size=32, num_experts=4, num_experts_per_tok=2,
         moe_intermediate_size=16, shared_expert_intermediate_size=24, num_attention_heads=4,
         num_key_value_heads=2, head_dim=16, tie_word_embeddings=False, initializer_range=0.4,
-        layer_types=["linear_attention", "full_attention"], linear_num_key_heads=2, linear_num_value_heads=4,
+        layer_types=["linear_attention", "full_attention"], linear_num_key_heads=1, linear_num_value_heads=2,
         linear_key_head_dim=16, linear_value_head_dim=12,
     )  # fmt: skip
     torch.manual_seed(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -18,17 +19,25 @@ from roseinfer.engine.core import Engine
 from roseinfer.llm import LLM
 from roseinfer.request.params import SamplingParams
 from roseinfer.scheduler.speculation import Account
-from tests.roseinfer.conftest import config_of, generate, make_gpt2, on_models, reference_logits, traffic
+from tests.roseinfer.conftest import (
+    Generated,
+    config_of,
+    generate,
+    make_gpt2,
+    on_models,
+    reference_logits,
+    traffic,
+)
 
 pytestmark = pytest.mark.slow
 
 
-def requests(biased: int = 1, count: int = 10) -> list[tuple[list[int], SamplingParams]]:
+def requests(biased: int) -> list[tuple[list[int], SamplingParams]]:
     """Prompts that repeat themselves, and answers, every `biased`-th of three tokens, in which some
     repetitions go on."""
     rng = np.random.default_rng(3)
     each = []
-    for index in range(count):
+    for index in range(10):
         prompt = np.tile(rng.integers(0, 4000, rng.integers(3, 9)), 6)[: rng.integers(10, 40)].tolist()
         likely = rng.integers(0, 4000, 3).tolist()
         params = SamplingParams(
@@ -39,6 +48,12 @@ def requests(biased: int = 1, count: int = 10) -> list[tuple[list[int], Sampling
         )  # fmt: skip
         each.append((prompt, params))
     return each
+
+
+@cache
+def plain_answers(folder: Path, biased: int) -> list[Generated]:
+    """Answers without drafts."""
+    return generate(Engine(config_of(folder)), requests(biased))
 
 
 @pytest.fixture
@@ -65,8 +80,8 @@ def test_answers_are_those_without(
     folder: Path, always: None, settings: dict[str, Any], by_model: bool
 ) -> None:
     """Also drafts of the model itself are wrong at times: it does not know what a request adds to logits."""
-    every, source = (requests(biased=3), str(folder)) if by_model else (requests(), "ngram")
-    expected = generate(Engine(config_of(folder)), every)
+    biased, source = (3, str(folder)) if by_model else (1, "ngram")
+    every, expected = requests(biased), plain_answers(folder, biased)
     engine = Engine(config_of(folder, speculate=source, **settings))
     answers = generate(engine, every, interval=1)
     assert [answer.tokens for answer in answers] == [answer.tokens for answer in expected]
@@ -133,14 +148,14 @@ def test_sampled_tokens_have_the_distribution_of_the_model(tmp_path: Path, alway
     """The first three tokens of many answers to a prompt in which any three of four likely tokens come, so
     that each answer drafts; by transformers' logits, and the same as without speculation."""
     folder = make_gpt2(tmp_path, layers=1, width=32, heads=2, vocab=203)
-    likely, count, bias = (5, 6, 7, 8), 1000, 25.0
+    likely, count, bias = (5, 6, 7, 8), 600, 25.0
     prompt = [token for three in product(likely, repeat=3) for token in three]
     params = [
         SamplingParams(5, temperature=1.2, seed=seed, logit_bias=tuple((token, bias) for token in likely))
         for seed in range(count)
     ]
     llm, plain = (
-        LLM(config_of(folder, max_active_requests=16, kv_tokens=8192, speculate=speculate))
+        LLM(config_of(folder, max_active_requests=16, kv_tokens=8192, prefix_cache=True, speculate=speculate))
         for speculate in ("ngram", None)
     )
     answers = llm.generate([prompt] * count, params)

@@ -17,7 +17,7 @@ from roseinfer.engine.core import Engine
 from tests.roseinfer.conftest import config_of, generate, on_models, traffic
 
 pytestmark = on_models(["qwen3_5"])
-REQUESTS = traffic(7, 16, [16, 32, 70, 130], [1, 20, 60], max_tokens=range(2, 30), temperature=[0.0, 0.9])
+REQUESTS = traffic(7, 12, [16, 32, 70, 130], [1, 20, 60], max_tokens=range(2, 26), temperature=[0.0, 0.9])
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +32,13 @@ def alone(folder: Path) -> list[list[int]]:
     [
         {"max_active_requests": 6, "overlap_schedule": True},
         {
-            "kv_tokens": 240,
+            "kv_tokens": 220,
             "block_size": 4,
             "overlap_schedule": True,
             "chunked_prefill_size": 24,
             "max_batch_size": 5,
         },
-        {"kv_tokens": 240, "block_size": 4, "decode_first": False, "prefill_max_tokens": 2048},
+        {"kv_tokens": 220, "block_size": 4, "decode_first": False, "prefill_max_tokens": 2048},
     ],
     ids=lambda settings: "+".join(settings),
 )

@@ -22,7 +22,7 @@ from roseinfer.request.params import SamplingParams
 from tests.roseinfer.conftest import LLAMAS, config_of, lay_out, make_batch, on_models, reference_attention
 
 CPU = torch.device("cpu")
-NEW = 10
+NEW = 7
 #: Models without states.
 PLAIN = ["gpt2", *LLAMAS]
 #: Share of the spread of a row of logits by which a token may be less likely than the likeliest: the other

@@ -17,6 +17,8 @@ from roseinfer.request.params import SamplingParams
 from tests.roseinfer.conftest import Generated, config_of, generate, needs_bf16_products, on_models, runner_of
 
 pytestmark = on_models(["llama", "qwen3"])
+#: Requests that an engine answers.
+COUNT = 14
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +52,7 @@ def answers(engine: Engine, requests: int) -> list[Generated]:
     """Answers to requests that come four a step, with the logprobs of the likeliest two tokens."""
     rng = np.random.default_rng(requests)
     prompts = [rng.integers(0, 5000, rng.integers(1, 40)).tolist() for _ in range(requests)]
-    lengths = rng.integers(2, 30, requests).tolist()
+    lengths = rng.integers(2, 24, requests).tolist()
     params = [SamplingParams(length, ignore_eos=True, logprobs=2) for length in lengths]
     return generate(engine, list(zip(prompts, params, strict=True)), interval=0.25)
 
@@ -61,17 +63,19 @@ def answers(engine: Engine, requests: int) -> list[Generated]:
     [
         {},
         {"threads": 2, "prefix_cache": True, "chunked_prefill_size": 16},
-        {"kv_tokens": 400, "overlap_schedule": True},
+        {"kv_tokens": 320, "overlap_schedule": True},
         {"batch_invariant": True},
     ],
     ids=["default", "threads", "preempted", "invariant"],
 )
 def test_prepared_calls_change_no_bit(folder: Path, prepared: list[int], settings: dict[str, Any]) -> None:
-    eager = answers(engine_of(folder, prepared_decode=False, **settings), 20)
+    eager = answers(engine_of(folder, prepared_decode=False, **settings), COUNT)
     assert not prepared
     engine = engine_of(folder, **settings)
-    assert answers(engine, 20) == eager and len(prepared) > 5
-    assert answers(engine, 20) == eager and len(set(prepared)) == len(prepared), "again, with the same calls"
+    assert answers(engine, COUNT) == eager and len(prepared) > 5
+    assert answers(engine, COUNT) == eager and len(set(prepared)) == len(prepared), (
+        "again, with the same calls"
+    )
     assert (engine.preemptions > 0) == ("kv_tokens" in settings)
 
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -77,16 +78,22 @@ def children() -> list[psutil.Process]:
 
 #: Prompts of 1 to 264 tokens, some alike; answers that end one by one.
 PROMPTS, PARAMS = zip(
-    *traffic(1, 16, [0, 64], [1, 16, 17, *range(20, 200)], max_tokens=range(1, 16)), strict=True
+    *traffic(1, 12, [0, 64], [1, 16, 17, *range(20, 200)], max_tokens=range(1, 16)), strict=True
 )
+
+
+@cache
+def of_one_process(folder: Path) -> tuple[list[list[int]], list[float]]:
+    """Answers to all prompts, and logprobs of a long one."""
+    with opened(folder, 1) as alone:
+        return alone.generate(PROMPTS, PARAMS), logprobs(alone, LONG)
 
 
 def test_tokens_equal_those_of_one_process(gpt2_folder: Path, tmp_path: Path) -> None:
     """Also with prompts in parts, a prefix cache, and requests that lose their blocks; ranks can be profiled;
     one that is lost ends the engine, with the reason."""
     tight = {"kv_tokens": 560, "block_size": 4, "chunked_prefill_size": 48, "prefix_cache": True}
-    with opened(gpt2_folder, 1) as alone:
-        expected, scores = alone.generate(PROMPTS, PARAMS), logprobs(alone, LONG)
+    expected, scores = of_one_process(gpt2_folder)
     with opened(gpt2_folder, **tight) as llm:
         np.testing.assert_allclose(logprobs(llm, LONG), scores, atol=1e-3)
         assert llm.generate(PROMPTS, PARAMS) == expected
@@ -106,8 +113,7 @@ def test_tokens_equal_those_of_one_process(gpt2_folder: Path, tmp_path: Path) ->
 def test_each_rank_rounds_what_it_caches(gpt2_folder: Path) -> None:
     """A sum in another order can round a key to its neighbour, so not all answers need be the same. An engine
     that is forgotten leaves no process."""
-    with opened(gpt2_folder, 1) as exact:
-        exact_answers = exact.generate(PROMPTS, PARAMS)
+    exact_answers, _ = of_one_process(gpt2_folder)
     answers = []
     for ranks in (1, 2):
         settings = {"kv_cache_dtype": "fp8", "prefix_cache": True, "tensor_parallel_size": ranks}
@@ -170,14 +176,45 @@ def profiled(llm: LLM, folder: Path) -> set[str]:
     return {event["name"] for event in events}
 
 
+def wait_for_gpu(llm: LLM, fault: Callable[[psutil.Process], None], why: str) -> None:
+    """Wait as for a GPU, which waits for a rank that has gone until it is given up: here an event."""
+    released = threading.Event()
+
+    class Own(Ranks):
+        def give_up(self) -> None:
+            released.set()
+
+    group = llm.engine.group
+    group.ranks, group._timeout_s = Own(), 1
+    group.watch_waits()
+    (rank,) = children()
+    with pytest.raises(RankError, match=why), group.waited_for():
+        fault(rank)
+        assert released.wait(30)
+    with pytest.raises(RankError, match=why), group.waited_for():
+        raise AssertionError("nothing is awaited once a rank has ended")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_families(shape: PreTrainedConfig, tmp_path: Path) -> None:
-    """Logprobs, too, are those of one process."""
-    save_llama(tmp_path, shape)
+@pytest.mark.parametrize(
+    ("shape", "fault", "why"),
+    [
+        ("llama", psutil.Process.kill, r"rank 1 of the engine has ended \(killed by SIGKILL\)"),
+        (
+            "qwen3_moe",
+            psutil.Process.suspend,
+            r"waited 1 s for another rank of the engine \(rank 1 is stopped\)",
+        ),
+    ],
+    ids=SHAPES,
+)
+def test_families(shape: str, fault: Callable[[psutil.Process], None], why: str, tmp_path: Path) -> None:
+    """Logprobs, too, are those of one process. A wait for a rank that is killed or hangs ends."""
+    save_llama(tmp_path, SHAPES[shape])
     with opened(tmp_path, 1) as alone, opened(tmp_path) as llm:
         assert llm.generate(PROMPTS, PARAMS) == alone.generate(PROMPTS, PARAMS)
         np.testing.assert_allclose(logprobs(alone, PROMPTS[5]), logprobs(llm, PROMPTS[5]), atol=1e-3)
+        wait_for_gpu(llm, fault, why)
 
 
 def logprobs(llm: LLM, prompt: list[int]) -> list[float]:
@@ -189,34 +226,6 @@ def logprobs(llm: LLM, prompt: list[int]) -> list[float]:
         for part in (step.prompt_logprobs, step.logprobs):
             values += [] if part is None else part.values.ravel().tolist()
     return values
-
-
-@pytest.mark.parametrize(
-    ("fault", "why"),
-    [
-        (psutil.Process.kill, r"rank 1 of the engine has ended \(killed by SIGKILL\)"),
-        (psutil.Process.suspend, r"waited 1 s for another rank of the engine \(rank 1 is stopped\)"),
-    ],
-    ids=["killed", "hung"],
-)
-def test_a_wait_for_a_gpu_ends(gpt2_folder: Path, fault: Callable[[psutil.Process], None], why: str) -> None:
-    """The GPU waits for a rank that has gone until it is given up; here an event stands for it."""
-    released = threading.Event()
-
-    class Own(Ranks):
-        def give_up(self) -> None:
-            released.set()
-
-    with opened(gpt2_folder, rank_timeout_s=1) as llm:
-        group = llm.engine.group
-        group.ranks = Own()
-        group.watch_waits()
-        (rank,) = children()
-        with pytest.raises(RankError, match=why), group.waited_for():
-            fault(rank)
-            assert released.wait(30)
-        with pytest.raises(RankError, match=why), group.waited_for():
-            raise AssertionError("nothing is awaited once a rank has ended")
 
 
 @pytest.mark.parametrize("received", [False, True])
