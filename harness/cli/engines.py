@@ -24,7 +24,7 @@ from harness.engines.placement import (
     resolve_device,
     resolve_dtype,
 )
-from harness.engines.registry import BROKEN, ENGINES, LOCAL, get_engine, get_engine_variant
+from harness.engines.registry import BROKEN, ENGINES, LOCAL, get_engine, get_engine_variant, look_for
 from harness.engines.variants import TORCH_CONFIG, check_name, load_file, load_variants
 from harness.environments.install import find_bundle, make_bundle, read_size, unfinished
 from harness.environments.install import install as install_engine
@@ -57,7 +57,7 @@ def list_engines(
         return
     rows = []
     for engine in ENGINES.values():
-        result = engine.find()
+        result = look_for(engine)
         version, where = (
             (result.version, result.how) if isinstance(result, Installation) else ("-", result.reason)
         )
@@ -214,7 +214,7 @@ def doctor() -> None:
     """Check every engine: is it installed, does it run, how to fix it. Exits with 3 if one is broken."""
     broken = False
     for engine in LOCAL.values():
-        installation = engine.find()
+        installation = look_for(engine)
         if isinstance(installation, Missing):
             console.print(f"{engine.name}: not installed: {installation.reason}\n  hint: {installation.hint}")
         else:

@@ -49,6 +49,14 @@ def engine_cores(cpus: Collection[int] | None) -> list[int]:
     return [core[0] for core in usable if core]
 
 
+def thread_cpus(cpus: Collection[int] | None, threads: int) -> list[int]:
+    """Logical CPUs, of those that an engine may use, for so many threads: one of each core, then their
+    siblings."""
+    cores = engine_cores(cpus)
+    siblings = sorted({*(cpus or os.sched_getaffinity(0))} - {*cores})
+    return sorted([*cores, *siblings][:threads])
+
+
 def compute_threads(cpus: Collection[int] | None) -> int:
     """Compute threads of an engine on `cpus`: one on each physical core except one, which is for its front
     end and, where nothing is pinned, the client."""
@@ -104,8 +112,13 @@ def only_gpus(parallel: Parallel, environment: Mapping[str, str]) -> dict[str, s
 
 
 def shares(items: Sequence[int], parts: int) -> list[Sequence[int]]:
-    """Split `items` into `parts` of equal length, in order; a remainder is left out."""
-    each = max(1, len(items) // parts)
+    """Split `items` into `parts` of equal length, in order; a remainder is left out.
+
+    Each of more parts than items has one, some the same.
+    """
+    if len(items) < parts:
+        return [[items[part % len(items)]] for part in range(parts)]
+    each = len(items) // parts
     return [items[part * each : (part + 1) * each] for part in range(parts)]
 
 

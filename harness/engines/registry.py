@@ -7,7 +7,7 @@ from importlib.metadata import EntryPoint
 from typing import Protocol, TypeVar
 
 from harness.engines.adapters.openai import OpenAI
-from harness.engines.base import Engine, EngineVariant, Missing
+from harness.engines.base import Engine, EngineVariant, Installation, Missing
 from harness.engines.local import LocalEngine
 from harness.engines.running.address import Address
 from harness.engines.variants import check_name, engine_points, find_variant
@@ -88,9 +88,17 @@ def get_engine(name: EngineName, address: Address | None = None) -> Engine:
     return LOCAL.get(name) or ENGINES[name]
 
 
+def look_for(engine: Engine) -> Installation | Missing:
+    """Return where an engine is, or why it cannot be used: also where a file names no working interpreter."""
+    try:
+        return engine.find()
+    except UsageError as error:
+        return Missing(engine.name, error.message, error.hint)
+
+
 def installed_engines() -> list[EngineRef]:
     """Return every engine that is installed; DEFAULT_ENGINES where there is nothing to compare."""
-    names = [name for name, engine in LOCAL.items() if not isinstance(engine.find(), Missing)]
+    names = [name for name, engine in LOCAL.items() if not isinstance(look_for(engine), Missing)]
     return [EngineRef(name=name) for name in (names if len(names) > 1 else DEFAULT_ENGINES)]
 
 

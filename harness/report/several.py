@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.compare.compare_runs import compare_runs
+from harness.errors import UsageError
 from harness.metrics.rankings import REAL
 from harness.report.answer import answer, assumption
 from harness.report.charts.by_load import alone, by_load
@@ -148,9 +149,13 @@ def changes(runs: Sequence[Run]) -> list[Change]:
     for first, run in pairs:
         if run.path.resolve() == first.path.resolve():
             continue
-        results = compare_runs(
-            first.path, run.path, allowed=("engines", "scales", "concurrency", "request-rate")
-        )
+        try:
+            results = compare_runs(
+                first.path, run.path, allowed=("engines", "scales", "concurrency", "request-rate")
+            )
+        except UsageError as error:  # one was interrupted: its results are those of the cells it has
+            compared.append(Change(names[id(first)], names[id(run)], "", False, [], [], [error.message]))
+            continue
         compared.append(
             Change(
                 names[id(first)],

@@ -16,7 +16,7 @@ from pydantic import JsonValue
 from harness.engines.adapters import apis
 from harness.engines.base import EngineSettings, Installation, Launch, RequestSettings
 from harness.engines.local import CaptureRequest, EngineProfiler, LocalEngine, OfflineFactory, flags
-from harness.engines.placement import engine_cores, shares
+from harness.engines.placement import shares, thread_cpus
 from harness.engines.prometheus import METRICS, Samples, rise, series_values
 from harness.engines.selfreport import LOG, OMP_THREADS, SelfReport
 from harness.engines.server_pages import Route
@@ -40,7 +40,7 @@ def environment(settings: EngineSettings) -> dict[str, str]:
     threads = {**QUIET, OMP_THREADS: str(max(1, settings.threads // processes))}
     if processes == 1:
         return threads
-    bound = shares(engine_cores(settings.cpus)[: settings.threads], processes)
+    bound = shares(thread_cpus(settings.cpus, settings.threads), processes)
     return {**threads, "SGLANG_CPU_OMP_THREADS_BIND": "|".join(",".join(map(str, cpus)) for cpus in bound)}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ from pydantic import JsonValue
 from harness.engines.adapters import apis
 from harness.engines.base import EngineSettings, Installation, Launch, RequestSettings
 from harness.engines.local import CaptureRequest, EngineProfiler, LocalEngine, OfflineFactory
-from harness.engines.placement import engine_cores, shares
+from harness.engines.placement import shares, thread_cpus
 from harness.engines.selfreport import LOG, SelfReport
 from harness.engines.server_pages import Route
 from harness.errors import EngineError
@@ -62,10 +61,7 @@ def environment(settings: EngineSettings) -> dict[str, str]:
     if settings.threads is None:
         return {**QUIET, "VLLM_USE_FLASHINFER_SAMPLER": "0"}
     gib = psutil.virtual_memory().total // 2**30 // 16
-    cores = engine_cores(settings.cpus)
-    others = sorted({*(settings.cpus or os.sched_getaffinity(0))} - {*cores})
-    bound = sorted([*cores, *others][: settings.threads])
-    each = shares(bound, settings.parallelism.devices)
+    each = shares(thread_cpus(settings.cpus, settings.threads), settings.parallelism.devices)
     return {
         **QUIET,
         "VLLM_CPU_KVCACHE_SPACE": str(min(max(gib, 1), 16)),

@@ -10,13 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from harness.metrics import samples
 from harness.metrics.definitions import prompt_tokens, succeeded
 from harness.metrics.samples import Group, scheduled
 from harness.plain_text import one_line
 from harness.report.charts.chart import Axis, Chart, Series, is_wide
 from harness.report.text.load_words import load_file_name, where
 from harness.report.text.numbers import span
-from harness.schema.load import Load, Ramp, RateSeries
+from harness.schema.load import Load, Ramp, RateSeries, from_light_to_heavy
 from harness.schema.machines import MachineLoad, Power
 
 SECONDS = "seconds since the first arrival"
@@ -140,8 +141,7 @@ def in_flight(group: Group) -> tuple[Floats, Floats]:
     if not sent.size:
         return np.zeros(1), np.zeros(1)
     times = np.linspace(sent[0], max(sent[-1], ended[-1] if ended.size else 0), _POINTS)
-    load = np.searchsorted(sent, times, side="right") - np.searchsorted(ended, times, side="right")
-    return times, load.astype(np.float64)
+    return times, samples.in_flight(group.requests, times).astype(np.float64)
 
 
 def over_due(group: Group) -> tuple[npt.NDArray[Any], npt.NDArray[Any], pd.DataFrame]:
@@ -167,7 +167,8 @@ def file_name(label: str) -> str:
 
 def same_load(groups: list[Group]) -> dict[Load, list[Group]]:
     """Groups by their load, from light to heavy."""
-    return {load: [g for g in groups if g.load == load] for load in sorted({g.load for g in groups})}
+    loads = from_light_to_heavy(g.load for g in groups)
+    return {load: [g for g in groups if g.load == load] for load in loads}
 
 
 # --- Power ----------------------------------------------------------------------------------------------

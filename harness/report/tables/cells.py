@@ -103,7 +103,7 @@ def turns_table(groups: Sequence[Group]) -> Table | None:
         return None
 
     def medians(values: Callable[[pd.DataFrame], Any]) -> list[float | None]:
-        return [_or_none(pd.Series(values(rows)).median()) for *_, rows in of_turns]
+        return [pd.Series(values(rows)).median() for *_, rows in of_turns]
 
     first = [group for group, *_ in of_turns]
     columns = [
@@ -164,16 +164,16 @@ def server_table(groups: Sequence[Group], readings: pd.DataFrame) -> Table | Non
             reported.append(rows)
     columns = [
         *Column.place([repeats[0] for repeats in points]),
-        Column.number("running", [_or_none(rows["running"].mean()) for rows in reported], 1),
-        Column.number("most", [_or_none(rows["running"].max()) for rows in reported], 0),
-        Column.number("waiting", [_or_none(rows["waiting"].mean()) for rows in reported], 1),
-        Column.number("most", [_or_none(rows["waiting"].max()) for rows in reported], 0),
-        Column.share("KV cache, most", [_or_none(rows["kv_usage"].max()) for rows in reported]),
+        Column.number("running", [rows["running"].mean() for rows in reported], 1),
+        Column.number("most", [rows["running"].max() for rows in reported], 0),
+        Column.number("waiting", [rows["waiting"].mean() for rows in reported], 1),
+        Column.number("most", [rows["waiting"].max() for rows in reported], 0),
+        Column.share("KV cache, most", [rows["kv_usage"].max() for rows in reported]),
         Column.number("preemptions", [_total(rows, "preemptions") for rows in reported], 0),
         Column.share("prefix hits", [_prefix_hit_rate(rows) for rows in reported]),
         Column.number("tokens a step", [_quotient(rows, "step_tokens", "steps") for rows in reported], 1),
         Column.count("readings", [len(rows) for rows in reported]),
-        Column.number("reading, ms", [_or_none(rows["took_ms"].median()) for rows in reported], 1),
+        Column.number("reading, ms", [rows["took_ms"].median() for rows in reported], 1),
     ]
     return Table("server", "What the servers say of themselves", columns, [_SERVER])
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import isnan
 from typing import Any, Protocol
 
 from harness.metrics.digits import per_cent
@@ -84,20 +85,20 @@ class Cell:
 
     @classmethod
     def number(cls, value: float | None, places: int | None = None, ends: Ends | None = None) -> Cell:
-        """Make the cell of a number above its 95 % interval; a dash for None.
+        """Make the cell of a number above its 95 % interval; a dash for None and NaN.
 
         Args:
             places: Decimals; None: as many as show three digits.
         """
-        if value is None:
+        if value is None or isnan(value):
             return cls(DASH)
         shown = decimals([value]) if places is None else places
         return cls(number(value, shown), value, interval_text(ends, shown), ends=ends)
 
     @classmethod
     def share(cls, value: float | None, places: int = 1) -> Cell:
-        """Make the cell of a share, 0 to 1, in per cent; a dash for None."""
-        return cls(DASH) if value is None else cls(per_cent(value, places), value)
+        """Make the cell of a share, 0 to 1, in per cent; a dash for None and NaN."""
+        return cls(DASH) if value is None or isnan(value) else cls(per_cent(value, places), value)
 
     @property
     def marks(self) -> list[str]:
@@ -149,9 +150,9 @@ class Column:
 
         Args:
             places: Decimals; None: as many as show three digits of a middling value.
-            unknown: The text of a value that is None.
+            unknown: The text of a value that is None or NaN.
         """
-        numbers = list(values)
+        numbers = [None if value is None or isnan(value) else value for value in values]
         shown = decimals(numbers) if places is None else places
         cells = [Cell(unknown) if value is None else Cell.number(value, shown) for value in numbers]
         return cls(title, cells)

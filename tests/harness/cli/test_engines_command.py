@@ -11,7 +11,7 @@ from harness.cli import engines
 from harness.cli.engines import app
 from harness.cli.terminal import Terminal
 from harness.engines.base import Missing
-from harness.engines.registry import ENGINES, LOCAL, get_engine
+from harness.engines.registry import ENGINES, LOCAL, get_engine, installed_engines
 from harness.engines.variants import load_variants
 from harness.errors import UsageError
 from harness.models.model_folder import resolve
@@ -36,6 +36,16 @@ def _run(*arguments: str) -> str:
 def test_list_names_every_engine_and_its_variants():
     listed = _run("list")
     assert all(name in listed for name in ("roseinfer", "vllm", "transformers", "openai", "prefix-cache"))
+
+
+def test_one_wrong_place_hides_no_other_engine(tmp_path: Path) -> None:
+    file = tmp_path / "rosebench" / "engines.yaml"
+    file.parent.mkdir()
+    file.write_text("vllm: {python: /nowhere/python}")
+    for command in ("list", "doctor"):
+        shown = _run(command)
+        assert "/nowhere/python" in shown and "roseinfer" in shown
+    assert "vllm" not in [ref.name for ref in installed_engines()]
 
 
 def test_list_describes_the_variants_of_an_engine():

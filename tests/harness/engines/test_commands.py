@@ -266,6 +266,8 @@ def test_processes_on_a_cpu_share_the_threads(tmp_path: Path) -> None:
     assert vllm["VLLM_CPU_OMP_THREADS_BIND"] == "0,1,2|3,4,5"
     assert (sglang["OMP_NUM_THREADS"], sglang["SGLANG_CPU_OMP_THREADS_BIND"]) == ("3", "0,1,2|3,4,5")
     assert THREADS["roseinfer"](launch("roseinfer", tmp_path, **two)) == 6
+    four: dict[str, Any] = {"cpus": CPUS, "cpu_threads": 6, "parallel": Parallel(4)}
+    assert launch("sglang", tmp_path, **four).env["SGLANG_CPU_OMP_THREADS_BIND"] == "2|3|4|5"
     with pytest.raises(EngineError, match="over GPUs only"):
         launch("llamacpp", tmp_path, **two)
     with pytest.raises(EngineError, match="computes in 2 processes, and --cpu-threads is 1"):

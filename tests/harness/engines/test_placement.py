@@ -116,6 +116,6 @@ def test_gpus_are_counted_as_nvml_does(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_shares_are_equal_and_apart(items: list[int], parts: int) -> None:
     split_items = shares(items, parts)
     assert len(split_items) == parts
-    assert [item for share in split_items for item in share] == items[: sum(map(len, split_items))]
-    if len(items) >= parts:
-        assert {len(share) for share in split_items} == {len(items) // parts}
+    assert {len(share) for share in split_items} == {max(1, len(items) // parts)}
+    in_order = [item for share in split_items for item in share]
+    assert in_order[: len(items)] == items[: len(in_order)]

@@ -285,3 +285,6 @@ def test_requests_in_flight_are_those_sent_and_not_ended(run):
     sent, ended = group.requests["t_sent"].to_numpy(), group.requests["t_end"].to_numpy()
     for t, count in list(zip(times, load, strict=True))[::17]:
         assert count == ((sent <= t) & (t < ended)).sum()
+    never_sent = run.requests.assign(t_sent=run.requests["t_sent"].where(run.requests["request"] > 2))
+    load = in_flight(split(never_sent, run.chunks)[0])[1]
+    assert load.min() == load[-1] == 0

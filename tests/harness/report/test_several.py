@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from harness.errors import UsageError
+from harness.files import write_json
 from harness.report.notices import notices
 from harness.report.render import write_report
 from harness.report.several import changes, overview, together
 from harness.report.tables.latency import headline_table
+from harness.runs.folder import RUN
 from harness.runs.reader import load_run, load_runs
 from harness.schema.facts import Fact
 from harness.schema.load import RequestRate
@@ -53,6 +55,15 @@ def test_a_change_is_found_and_shown(before, after, tmp_path):
         re.search(r"before: At [\d.]+ requests/s \(scale 1\)", page)
         and "after against before: roseinfer" in page
     )
+
+
+def test_an_interrupted_run_is_shown_and_not_compared(before, after, tmp_path):
+    interrupted = Path(shutil.copytree(after, tmp_path / "interrupted"))
+    write_json(interrupted / RUN, load_run(after).meta.model_copy(update={"interrupted": True}))
+    (change,) = changes(load_runs([before, interrupted]))
+    assert not change.tables and change.obstacles
+    page = write_report([before, interrupted], tmp_path / "two.html").read_text(encoding="utf-8")
+    assert "interrupted is not compared with before" in page
 
 
 def test_a_change_of_batches_is_found_and_shown(before, tmp_path):

@@ -5,6 +5,7 @@ import io
 import re
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -21,6 +22,7 @@ from harness.report.tables.latency import (
 from harness.report.tables.rates import throughput_table
 from harness.report.tables.saved_work import category_table
 from harness.report.tables.table import MARKS, Cell, Column, Table
+from harness.report.text.numbers import DASH
 from harness.schema.load import ClosedLoop, load_text
 
 
@@ -237,6 +239,11 @@ def test_turns_of_sessions_have_a_row_for_each_range():
         turns_table(split(requests.assign(turn=None), chunks.astype({"cell": "int64", "request": "int64"})))
         is None
     )
+
+
+def test_what_is_not_a_number_is_not_shown():
+    column = Column.number("TPOT", [np.nan, None, 2.0])
+    assert [cell.text for cell in (*column.cells, Cell.share(np.nan))] == [DASH, DASH, "2.00", DASH]
 
 
 def test_speed_and_tokens_a_chunk_by_category():
