@@ -201,10 +201,11 @@ class Observer:
             for index in first.nonzero()[0].tolist():
                 self._waits_no_more(open_ones[index][0])
         counters.observe("inter_token_latency", gaps)
-        ended = [end for end in (*finished, *self._complete) if end.id in self._slots]
+        # of tokens that came together, one may end the answer here and a later one in the engine
+        ended = {end.id: end for end in (*finished, *self._complete) if end.id in self._slots}
         self._complete.clear()
         if ended:
-            self._ended(ended)
+            self._ended([*ended.values()])
 
     def _ended(self, finished: Sequence[Finished]) -> None:
         counters = self._counters

@@ -42,6 +42,16 @@ def test_a_long_answer_does_not_share_its_times_with_a_later_one() -> None:
     assert sum(counters.histogram("inter_token_latency")[0]) == 2
 
 
+def test_an_answer_that_ends_here_and_in_the_engine_counts_once() -> None:
+    """Of tokens that were verified together, one completes a stop string and a later one is the last."""
+    counters = Counters.create(1)
+    observer = Observer(counters)
+    observer.submitted(0, 10, time.monotonic(), 7)
+    observer.complete(end(0))
+    observer.step(np.array([0, 0, 0]), [end(0)])
+    assert (counters.count("requests"), counters.count("discarded")) == (1, 0)
+
+
 def test_an_answer_that_the_front_end_ends_counts_with_its_last_token() -> None:
     counters = Counters.create(1)
     observer = Observer(counters)
