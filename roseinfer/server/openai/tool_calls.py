@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import random
 import re
+from typing import Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 BEGIN, END = "<tool_call>", "</tool_call>"
+#: What is read next: text, a call's name, its arguments, or what is left of it.
+State = Literal["text", "call", "arguments", "end"]
 _NAME = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"\\]*)"\s*,\s*"arguments"\s*:\s*(?=\{)')
 #: Characters within which the arguments must begin, to be sent as they come.
 _HEAD = 1024
@@ -39,37 +42,104 @@ class _Call(msgspec.Struct):
 
 
 class ToolCalls:
-    """Takes the calls out of the text of one answer. `count` are those so far."""
+    """Takes the calls out of the text of one answer. `count` are those so far.
+
+    Arguments are sent as they are written, up to their last brace; the rest of the call is dropped. A call of
+    another form is known when it has ended. What is no call stays text.
+    """
 
     def __init__(self) -> None:
         self.count = 0
         self._text = self._blank = ""
-        self._inside = self._named = self._after_call = False
+        self._after_call = False
+        self._state: State = "text"
+        self._braces = self._dropped = 0
+        self._in_string = self._escaped = False
 
     def push(self, text: str, reason: str | None) -> tuple[str, list[ToolCallPart]]:
         """Add `text`, the last with the finish reason. Returns what is no call, and parts of calls."""
-        too_long = len(self._text) > _MOST
+        no_more = reason is not None or len(self._text) > _MOST
         self._text += text
         content = ""
         parts: list[ToolCallPart] = []
-        while self._inside or self._text:
-            tag = END if self._inside else BEGIN
-            before, tag_found, after = self._text.partition(tag)
-            ended = bool(tag_found) or reason is not None or too_long
-            if self._inside:
-                left = self._call(before, ended, reason == "length" and not tag_found, parts)
-                if ended and left:  # it was no call
-                    content += self._sent(BEGIN + left + tag_found)
-            else:
-                left = "" if ended else _begun(before, tag)
-                content += self._sent(before.removesuffix(left))
-            self._text = after if tag_found else "" if ended else left
-            self._inside = self._inside != bool(tag_found)
-            if not tag_found:
-                self._inside &= not ended
-                break
-            self._named = False
+        before = None
+        while before != (self._state, self._text):
+            before = self._state, self._text
+            match self._state:
+                case "text":
+                    content += self._sent(self._read_text(no_more))
+                case "call":
+                    content += self._sent(self._read_call(no_more, parts))
+                case "arguments":
+                    self._read_arguments(no_more, parts)
+                case "end":
+                    self._read_end()
         return content, parts
+
+    def _read_text(self, no_more: bool) -> str:
+        """Read up to a call, and return what is none."""
+        text, tag, after = self._text.partition(BEGIN)
+        held = "" if tag or no_more else _begun(text, BEGIN)
+        self._text = after if tag else held
+        if tag:
+            self._state = "call"
+        return text.removesuffix(held)
+
+    def _read_call(self, no_more: bool, parts: list[ToolCallPart]) -> str:
+        """Read up to the arguments, or a whole call of another form, and return what is none."""
+        if head := _NAME.match(self._text, 0, _HEAD):
+            self._new(head[1], parts)
+            self._text = self._text[head.end() :]
+            self._state, self._braces, self._in_string, self._escaped = "arguments", 0, False, False
+            return ""
+        body, tag, after = self._text.partition(END)
+        if not tag and not no_more:
+            return ""
+        self._state, self._text = "text", after
+        try:
+            call = msgspec.json.decode(body, type=_Call)
+        except (msgspec.DecodeError, RecursionError):
+            return BEGIN + body + tag
+        arguments = bytes(call.arguments).decode()
+        if not arguments.startswith("{"):
+            return BEGIN + body + tag
+        self._new(call.name, parts)
+        parts[-1].function.arguments = arguments
+        return ""
+
+    def _read_arguments(self, no_more: bool, parts: list[ToolCallPart]) -> None:
+        """Read up to the brace that closes the arguments, or the end of a call in which none does."""
+        length = len(self._text)
+        for place, character in enumerate(self._text):
+            if self._escaped:
+                self._escaped = False
+            elif self._in_string:
+                self._escaped, self._in_string = character == "\\", character != '"'
+            elif character == '"':
+                self._in_string = True
+            elif character == "<" and END.startswith(self._text[place : place + len(END)]):
+                length = place
+                if no_more or self._text.startswith(END, place):
+                    self._state = "end"
+                break
+            elif character in "{}":
+                self._braces += 1 if character == "{" else -1
+                if not self._braces:
+                    length, self._state = place + 1, "end"
+                    break
+        arguments, self._text, self._dropped = self._text[:length], self._text[length:], 0
+        if arguments:
+            if not parts or parts[-1].index != self.count - 1:
+                parts.append(ToolCallPart(CalledPart(""), self.count - 1))
+            parts[-1].function.arguments += arguments
+
+    def _read_end(self) -> None:
+        """Drop what is left of a call: of one that does not end, so much as is held back of others."""
+        rest, tag, after = self._text.partition(END)
+        self._dropped += len(rest)
+        self._text = after if tag else _begun(rest, END)
+        if tag or self._dropped > _MOST:
+            self._state = "text"
 
     def _sent(self, content: str) -> str:
         """Return what is sent of `content` now: blanks after a call wait for a text."""
@@ -77,32 +147,6 @@ class ToolCalls:
         self._after_call &= not content or content.isspace()
         self._blank = content if self._after_call else ""
         return content.removesuffix(self._blank)
-
-    def _call(self, body: str, ended: bool, cut: bool, parts: list[ToolCallPart]) -> str:
-        """Read more of a call, and return what is left of it: of a call that has `ended` nothing, if it was
-        one. It may be `cut` by the length of the answer."""
-        if not self._named and len(body) <= _HEAD and (head := _NAME.match(body)):
-            self._new(head[1], parts)
-            body, self._named = body[head.end() :], True
-        if self._named:
-            left = "" if cut else _end(body, ended)
-            if arguments := body.removesuffix(left):
-                if not parts or parts[-1].index != self.count - 1:
-                    parts.append(ToolCallPart(CalledPart(""), self.count - 1))
-                parts[-1].function.arguments += arguments
-            return "" if ended else left
-        if ended:
-            try:
-                call = msgspec.json.decode(body, type=_Call)
-            except (msgspec.DecodeError, RecursionError):
-                return body
-            arguments = bytes(call.arguments).decode()
-            if not arguments.startswith("{"):
-                return body
-            self._new(call.name, parts)
-            parts[-1].function.arguments = arguments
-            return ""
-        return body
 
     def _new(self, name: str, parts: list[ToolCallPart]) -> None:
         id = f"call_{random.getrandbits(96):024x}"
@@ -114,9 +158,3 @@ class ToolCalls:
 def _begun(text: str, tag: str) -> str:
     """Return the end of `text` with which `tag` may begin."""
     return next((tag[:n] for n in range(len(tag) - 1, 0, -1) if text.endswith(tag[:n])), "")
-
-
-def _end(body: str, ended: bool) -> str:
-    """Return the end of `body` that may be no arguments: the last brace, and what may begin a tag."""
-    inner = (body if ended else body.removesuffix(_begun(body, END))).rstrip()
-    return body[len(inner.removesuffix("}")) :]

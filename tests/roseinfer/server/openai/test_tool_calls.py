@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from roseinfer.server.openai.tool_calls import ToolCalls
 
 ARGUMENTS = '{"path": "a</b", "n": {"deep": [1]}}'
+LONG = "b" * 1100
 LS = f'{{"name": "ls", "arguments": {ARGUMENTS}}}'
 
 
@@ -48,6 +49,15 @@ ANSWERS = [
     (call('{"name": "f", "arguments": "x"}'), "stop", call('{"name": "f", "arguments": "x"}'), []),
     (call("no JSON"), "stop", call("no JSON"), []),
     ("<tool_call>\n{", "length", "<tool_call>\n{", []),
+    ("Hi <tool_call></tool_call> there", "stop", "Hi <tool_call></tool_call> there", []),
+    ("Hi <tool_call>", "length", "Hi <tool_call>", []),
+    (f"<tool_call>{LS}", "length", "", [["ls", ARGUMENTS]]),
+    (f"{call(LS[:-1])} ", "stop", "", [["ls", ARGUMENTS]]),
+    (call(f'{LS[:-1]}, "id": 3}}'), "stop", "", [["ls", ARGUMENTS]]),
+    (call('{"name": "f", "arguments": {"a": tru}}'), "stop", "", [["f", '{"a": tru}']]),
+    (f"{call(LS[:-2])}Done.", "stop", "Done.", [["ls", ARGUMENTS[:-1]]]),
+    (call('{"name": "f", "arguments": {"a": "</tool_call>"}}'), "stop", "", [["f", '{"a": "</tool_call>"}']]),
+    (f'<tool_call>{{"name": "f", "arguments": {{"a": "{LONG}', "length", "", [["f", f'{{"a": "{LONG}']]),
 ]
 
 
