@@ -106,7 +106,7 @@ class EngineConfig:
     )
     client_batch_size: int | None = setting(
         None,
-        "of them, those of one client while another has no more running; if not given 32 on a CPU, else all",
+        "of them, those of one client while another has no more running; if not given 16 on a CPU, else all",
     )
     prefill_max_batch_size: int = setting(64, "prompts in one step")
     prefill_max_tokens: int | None = setting(

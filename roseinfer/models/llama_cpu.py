@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -67,14 +68,22 @@ class CpuLlama(Llama):
         torch.index_select(self._turns, 0, positions, out=step.turns)
         return step.run(attention.pointers)
 
+    @cached_property
+    def _buffers(self) -> tuple[Tensor, ...]:
+        """What lies between the kernels of a step, for MOST_ROWS rows: x, normed, qkv, attended, gates with
+        what they gate, their products, turns."""
+        config = self.config
+        shapes = [
+            (config.width,), (config.width,), (config.heads + 2 * config.kv_heads, config.head_dim),
+            (config.heads, config.head_dim), (2 * config.ffn_width,), (config.ffn_width,),
+        ]  # fmt: skip
+        turns = self._turns.new_empty(MOST_ROWS, *self._turns.shape[1:])
+        return (*(self._tokens.new_empty(MOST_ROWS, *shape) for shape in shapes), turns)
+
     def prepare(self, rows: int, attention: CpuPagedAttention) -> Step:
         config, rotated = self.config, self.config.heads + self.config.kv_heads
-        x, normed = self._tokens.new_empty(2, rows, config.width)
-        qkv = x.new_empty(rows, rotated + config.kv_heads, config.head_dim)
-        attended = x.new_empty(rows, config.heads, config.head_dim)
-        gate_up, product = (x.new_empty(rows, n * config.ffn_width) for n in (2, 1))
-        turns = self._turns.new_empty(rows, *self._turns.shape[1:])
-        q, k, v = qkv.split((config.heads, config.kv_heads, config.kv_heads), 1)
+        x, normed, qkv, attended, gate_up, product, turns = (buffer[:rows] for buffer in self._buffers)
+        q, k, v = qkv[:, : config.heads], qkv[:, config.heads : rotated], qkv[:, rotated:]
 
         def linear(layer: Linear, x: Tensor, out: Tensor, residual: Tensor | None = None) -> Call:
             assert isinstance(layer, CpuLinear)

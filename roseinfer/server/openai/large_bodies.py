@@ -138,9 +138,9 @@ class LargeBodies:
 
     async def _start(self) -> None:
         ours, theirs = socket.socketpair()
+        self._reader, self._writer = await asyncio.open_connection(sock=ours)
         arguments = [str(theirs.fileno()), self._model]
         self.child = Child(_NAME, "roseinfer.server.openai.large_bodies", arguments, [theirs])
-        self._reader, self._writer = await asyncio.open_connection(sock=ours)
 
     def stop(self) -> None:
         """End the process, whatever it is doing."""

@@ -115,11 +115,12 @@ Stops = Annotated[list[Stop], _stated(maxItems=MAX_STOPS)]
 Likeliest = Annotated[int, _stated(minimum=0, maximum=MAX_LOGPROBS)]
 
 
-class StreamOptions(msgspec.Struct, frozen=True):
-    """Options of a stream: usage at its end, or in every chunk."""
+class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Options of a stream: usage at its end, or in every chunk. Chunks are never padded (obfuscation)."""
 
     include_usage: bool | None = False
     continuous_usage_stats: bool | None = False
+    include_obfuscation: bool | None = False
 
 
 class GenerationRequest(OtherFields, frozen=True, kw_only=True):

@@ -140,9 +140,9 @@ class FrontEnd:
             self._connections.on_close()
 
     def _sweep(self) -> None:
+        asyncio.get_running_loop().call_later(SWEEP, self._sweep)
         self._connections.sweep()
         self.engine.watch()
-        asyncio.get_running_loop().call_later(SWEEP, self._sweep)
 
     async def stop(self) -> None:
         """Give answers time to complete, then end them with an error, and close every connection."""

@@ -83,6 +83,7 @@ def test_malformed_bodies(serving: Any, body: bytes) -> None:
         ({"stop": ["a", "é" * 257]}, "stop"), ({"stop": [1]}, "stop"), ({"stream": "yes"}, "stream"),
         ({"stream_options": []}, "stream_options"), ({"stream_options": {}}, "stream_options"),
         ({"stream_options": {"include_usage": True}, "stream": False}, "stream_options"),
+        ({"stream_options": {"include_usgae": True}, "stream": True}, "stream_options"),
         ({"logprobs": 21}, "logprobs"), ({"logprobs": -1}, "logprobs"), ({"logprobs": True}, "logprobs"),
         ({"logprobs": 20, "n": 128, "max_tokens": 391}, "logprobs"), ({"suffix": "x"}, "suffix"),
         ({"best_of": 2}, "best_of"), ({"best_of": 1, "n": 2}, "best_of"),
