@@ -106,7 +106,7 @@ def make_online(
     closed: Sequence[int] = (),
     rates: Sequence[float] = (),
     repeats: int = 2,
-    n: int = 200,
+    n: int = 120,
     longest: int = 96,
     faults: bool = True,
     trace: str = "azure-conv-2023",

@@ -94,6 +94,6 @@ def test_the_table_is_the_ranking(run: Run) -> None:
 def test_no_engine_comes_first_by_default(tmp_path: Path) -> None:
     slow_first = [ENGINES[2], ENGINES[0]]
     for name, engines in (("a", slow_first), ("b", slow_first[::-1])):
-        folder = make_online(tmp_path / name, engines=engines, scales=[0.4], repeats=5, faults=False)
+        folder = make_online(tmp_path / name, engines=engines, scales=[0.4], repeats=2, faults=False)
         table = ranking_table(rankings_of(load_run(folder, trust=True)))
         assert [row[0].text for row in table.rows] == ["roseinfer", "vLLM"]

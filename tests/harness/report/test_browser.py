@@ -154,8 +154,7 @@ def test_sorting_by_a_number_and_by_a_name(page):
     assert column(page, 0, 0) == ["roseinfer", "vLLM"]
     assert head.get_attribute("aria-sort") is None
 
-
-def test_numbers_within_texts_are_sorted_as_numbers(page):
+    # Numbers within texts are sorted as numbers.
     texts = page.execute_script(
         "const figure = document.querySelector('figure.table');"
         "const cells = [...figure.querySelectorAll('tbody tr')].map(row => row.cells[1]);"
@@ -215,13 +214,6 @@ def check_first_screen(page, address, width, height):
     assert page.execute_script("return document.documentElement.scrollHeight") <= 10 * height, address
 
 
-@pytest.mark.parametrize(("width", "height"), SIZES)
-def test_the_first_screen_answers(browser, window, report, width, height):
-    window(width, height)
-    visit(browser, report, ready=True)
-    check_first_screen(browser, report, width, height)
-
-
 @pytest.mark.published
 def test_a_badge_about_other_engines_is_hidden_where_two_are_compared(browser):
     """`changed meanwhile` and `repeats disagree` are about roseinfer; `interrupted` is about the run."""
@@ -251,24 +243,32 @@ def test_the_first_screen_of_what_is_published_answers(browser, window):
             check_first_screen(browser, address, width, height)
 
 
-@pytest.mark.parametrize(("width", "height"), SIZES)
-def test_nothing_moves_when_the_script_runs(browser, window, report, tmp_path, width, height):
+def bottoms(page, height):
+    """Where the parts of the first two screens end."""
+    return page.execute_script(
+        "return [...document.querySelectorAll('.verdict, .scroll, .card, .how, details.about')]"
+        ".map(element => Math.round(element.getBoundingClientRect().bottom + scrollY))"
+        ".filter(bottom => bottom > 0 && bottom < 2 * arguments[0])", height,
+    )  # fmt: skip
+
+
+def test_the_first_screen_answers_and_nothing_moves_when_the_script_runs(browser, window, report, tmp_path):
     """What the script shows has its place before."""
-    code = re.compile("<script>.*?</script>", re.S)
-    window(width, height)
+    code, before = re.compile("<script>.*?</script>", re.S), tmp_path / "before.html"
     published = [(REPORTS / f"{name}.html").as_uri() for name in ("h100-gpt2", "h200-llama-3.1-8b")]
     for address in (report, *published):
-        before = tmp_path / "before.html"
         before.write_text(code.sub("", Path(url2pathname(urlparse(address).path)).read_text()))
-        places = []
-        for page, ready in ((before.as_uri(), False), (address, True)):
-            visit(browser, page, ready)
-            places.append(browser.execute_script(
-                "return [...document.querySelectorAll('.verdict, .scroll, .card, .how, details.about')]"
-                ".map(element => Math.round(element.getBoundingClientRect().bottom + scrollY))"
-                f".filter(bottom => bottom > 0 && bottom < {2 * height})"
-            ))  # fmt: skip
-        assert places[0] == places[1] and len(places[0]) > 3, address
+        visit(browser, before.as_uri())
+        places = {}
+        for width, height in SIZES:
+            window(width, height)
+            places[width] = bottoms(browser, height)
+        for width, height in SIZES:
+            window(width, height)
+            visit(browser, address, ready=True)
+            assert places[width] == bottoms(browser, height) and len(places[width]) > 3, address
+            if address == report:
+                check_first_screen(browser, address, width, height)
 
 
 def test_the_rate_of_a_closed_loop_is_in_view_on_a_phone(browser, window, tmp_path):
@@ -371,9 +371,7 @@ def test_the_keyboard_reaches_sorting_and_folds(page):
         ".every(element => element.tabIndex === 0)"
     )
     assert reachable
-
-
-def test_the_keyboard_goes_on_where_a_link_of_the_contents_leads(page):
+    # It goes on where a link of the contents leads.
     link = page.find_element("css selector", "nav.contents a[href$='-throughput']")
     link.send_keys(Keys.ENTER)
     page.switch_to.active_element.send_keys(Keys.TAB)

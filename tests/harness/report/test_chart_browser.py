@@ -90,9 +90,13 @@ def test_a_double_click_shows_an_engine_alone_and_so_does_the_keyboard(page):
 
 
 def test_a_percentile_is_picked_for_all_charts_by_load(page, folder):
+    """Their titles name it."""
+    caption = "return arguments[0].closest('figure').querySelector('figcaption').innerText.split('\\n')[0]"
+    before = page.execute_script(caption, chart(page))
     Select(page.find_element("css selector", "select[data-view]")).select_by_visible_text("p50")
     plots = [chart(page, name) for name in ("ttft", "tpot")]
     assert [plot.get_attribute("data-view") for plot in plots] == ["p50", "p50"]
+    assert page.execute_script(caption, plots[0]) != before
     highest = max(summary.ttft_ms.ci["p50"][1] for summary in load_run(folder).pooled)
     assert ends(plots[0])[1] == pytest.approx(1.06 * highest, rel=1e-3)
 
@@ -232,9 +236,12 @@ def test_the_address_keeps_what_is_shown(page, report):
     ("engine=not-here", ["vLLM", "roseinfer"]),
     ("engine=", []),
 ])  # fmt: skip
-def test_an_address_that_somebody_wrote_shows_the_engines_that_there_are(page, report, engines, shown):
-    opened(page, f"{report}#{engines}&metric=tpot_ms")
+def test_an_address_that_somebody_wrote_shows_what_there_is(browser, report, engines, shown):
+    """The engines that there are, and the first percentile for one that there is not."""
+    page = opened(browser, f"{report}#{engines}&metric=tpot_ms&show=p12")
     assert json.loads(chart(page).get_attribute("data-shown")) == shown
+    pick = Select(page.find_element("css selector", "select[data-view]"))
+    assert pick.first_selected_option == pick.options[0]
 
 
 def test_what_is_compared_is_in_the_address_and_everything_follows(page, report):
@@ -284,12 +291,6 @@ def test_paper_has_the_answer_alone_until_everything_is_asked_for(page, report):
     visit(page, f"{report}?print=all")
     assert page.execute_script(height) > 3 * answer
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
-
-
-def test_an_address_with_a_percentile_that_there_is_not_picks_the_first(page, report):
-    opened(page, f"{report}#show=p12")
-    pick = Select(page.find_element("css selector", "select[data-view]"))
-    assert pick.first_selected_option == pick.options[0]
 
 
 def test_the_data_of_every_chart_is_that_of_its_file(browser, folder, offline_run, tmp_path):
@@ -346,14 +347,6 @@ def test_release_notes_have_the_verdict_the_table_and_the_chart(page, folder):
     assert parts[-1].endswith("](frontier.png)")
     [[name, picture]] = page.execute_script("return window.saved")
     assert name == "frontier.png" and picture.startswith("data:image/png;base64,iVBOR")
-
-
-def test_the_title_of_a_chart_names_the_percentile_that_it_shows(page):
-    plot = chart(page)
-    name = page.execute_script("return arguments[0].closest('figure').querySelector('figcaption')", plot)
-    first = name.text.splitlines()[0]
-    Select(page.find_element("css selector", "select[data-view]")).select_by_index(1)
-    assert name.text.splitlines()[0] != first
 
 
 def test_seven_engines_have_a_panel_each(browser, tmp_path):

@@ -195,7 +195,7 @@ def test_an_interrupted_run_states_what_is_missing(run: Run) -> None:
 
 def test_a_fitted_trace_is_stated(run: Run) -> None:
     [fact] = [fact for fact in facts_of(run) if fact.kind == "fitted"]
-    assert (fact.values["changed"], fact.values["requests"]) == (75, 200)
+    assert (fact.values["changed"], fact.values["requests"]) == (45, 120)
 
 
 def test_a_dataset_with_fewer_prompts_than_were_sent(run: Run) -> None:

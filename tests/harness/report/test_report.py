@@ -22,7 +22,7 @@ from harness.schema.facts import Fact
 from harness.schema.metrics import METRICS
 from harness.schema.results import OnlineResults, Skipped
 
-from .conftest import ENGINES, make_online
+from .conftest import ENGINES, info, make_online
 
 pytestmark = pytest.mark.slow
 
@@ -71,9 +71,13 @@ def small(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def page(small, offline_run, tmp_path_factory):
-    out = tmp_path_factory.mktemp("out") / "both.html"
-    return Page(write_report([small, offline_run], out).read_text(encoding="utf-8"))
+def both(small, offline_run, tmp_path_factory):
+    return write_report([small, offline_run], tmp_path_factory.mktemp("out") / "both.html")
+
+
+@pytest.fixture(scope="module")
+def page(both):
+    return Page(both.read_text(encoding="utf-8"))
 
 
 def test_the_page_asks_for_nothing(page):
@@ -101,12 +105,13 @@ def test_the_table_of_all_loads_says_what_its_marks_and_intervals_are():
     assert "Small print: 95 % intervals; where an engine has one repeat, within it" in all_loads
 
 
-def test_what_the_intervals_of_an_engine_with_one_repeat_hold_is_said(tmp_path):
+def test_what_the_intervals_of_an_engine_with_one_repeat_hold_and_a_variant_does_is_said(tmp_path):
     """As in a run that was interrupted."""
-    run = load_run(make_online(tmp_path / "online", engines=ENGINES[::2], scales=[1.0], n=20, faults=False))
-    run.results.summaries = [s for s in run.results.summaries if s.repeat != 1 or s.label == "vLLM"]
-    text = Page(write_without_figures(run).read_text(encoding="utf-8")).text
-    assert "that between requests; those of one repeat hold the latter alone." in text
+    run = load_run(make_online(tmp_path / "online", engines=ENGINES[:2], scales=[1.0], n=20, faults=False))
+    run.results.summaries = [s for s in run.results.summaries if s.repeat != 1 or s.label != "roseinfer"]
+    text = write_without_figures(run).read_text(encoding="utf-8")
+    assert "that between requests; those of one repeat hold the latter alone." in Page(text).text
+    assert '<tr><th scope="row">variant</th><td></td><td>Tokenizes texts where HTTP is handled.</td>' in text
 
 
 def test_ids_are_unique_and_links_lead_somewhere(page):
@@ -142,17 +147,11 @@ def test_how_it_was_made_and_what_it_means(page):
         assert words in page.text, words
 
 
-def test_a_run_of_a_cluster_has_a_command_for_one_machine(run):
-    config = ["bench", "online", "--config", "a.yaml"]
+def test_a_run_of_a_cluster_has_a_command_for_one_machine():
+    meta, config = info("online", ["roseinfer"]), ["bench", "online", "--config", "a.yaml"]
     on_nodes = [*config, "--out", "runs", "--cluster", "auto", "--side-by-side", "2", "--repeats", "4"]
     for words, expected in ((on_nodes, "bench online --config a.yaml --repeats 4"), (config, "")):
-        assert command_on_one_machine(run.meta.model_copy(update={"command": words})) == expected
-
-
-def test_what_a_variant_does_stands_beside_its_command(tmp_path):
-    folder = make_online(tmp_path / "run", engines=ENGINES[:2], scales=[1.0], repeats=1, n=20, faults=False)
-    text = write_report([folder], tmp_path / "report.html").read_text(encoding="utf-8")
-    assert '<tr><th scope="row">variant</th><td></td><td>Tokenizes texts where HTTP is handled.</td>' in text
+        assert command_on_one_machine(meta.model_copy(update={"command": words})) == expected
 
 
 def test_a_hostile_run_stays_text(small, tmp_path):
@@ -210,9 +209,8 @@ def test_a_hostile_label_stays_text(tmp_path, monkeypatch):
     assert all(path.is_file() for path in (folder / "figures").iterdir())
 
 
-def test_the_same_run_gives_the_same_bytes(small, tmp_path):
-    first = write_report([small], tmp_path / "a.html").read_bytes()
-    assert write_report([small], tmp_path / "b.html").read_bytes() == first
+def test_the_same_runs_give_the_same_bytes(small, offline_run, both, tmp_path):
+    assert write_report([small, offline_run], tmp_path / "b.html").read_bytes() == both.read_bytes()
 
 
 def test_the_files_of_a_run(small, written):

@@ -21,7 +21,7 @@ def copy(online_run, tmp_path):
 def test_both_kinds_are_read(online_run, offline_run):
     online, offline = load_runs([online_run, offline_run])
     assert len(online.pooled) == 12 and len(online.repeats) == 24
-    assert len(online.requests) == 24 * 200
+    assert len(online.requests) == 24 * 120
     assert online.meta.kind == "online" and offline.meta.kind == "offline"
 
 

@@ -108,7 +108,7 @@ def test_failures_stand_beside_the_rates(run):
     shown = throughput_table(run.pooled)
     (row,) = [row for row in shown.rows if row[0].text == "vLLM" and row[1].text == "0.4"]
     by = dict(zip(shown.headers, (cell.text for cell in row), strict=True))
-    assert (by["requests"], by["failed"], by["errors"]) == ("400", "3", "disconnected 1, timeout 2")
+    assert (by["requests"], by["failed"], by["errors"]) == ("240", "3", "disconnected 1, timeout 2")
     assert by["valid"] == "no"
 
 
