@@ -154,6 +154,8 @@ class Engine:
     def flush_cache(self) -> None:
         """Empty the prefix cache. Running requests are not affected."""
         self._prefixes.flush()
+        for mixture in self._mixtures:
+            mixture.tokens.zero_()
 
     def add(self, request_id: int, prompt: NDArray[np.int32], params: SamplingParams) -> None:
         """Queue a prompt `[n]` of token ids. Raises RequestError when it can never be served."""

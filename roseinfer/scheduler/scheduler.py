@@ -444,6 +444,8 @@ class Scheduler:
         reuses: dict[int, Reuse] = {}
 
         def fits(request: Request) -> bool:
+            if self._is_being_computed(request):
+                return False
             self._prefixes.hash(request.hashes, request.tokens, request.salt)
             hashes = () if request.needs_scores else request.hashes
             for reuse in self._prefixes.find(hashes, len(request.tokens)):
@@ -464,6 +466,12 @@ class Scheduler:
             self._prefixes.prompt_tokens += len(request.prompt)
             self._prefixes.cached_tokens += reuse.tokens
         return running.add(request, self._allocate(request, reuse), reuse.tokens)
+
+    def _is_being_computed(self, request: Request) -> bool:
+        """Tell whether the prompt of another choice of its request is, which this one will find cached."""
+        if not self._prefixes.remembers or request.needs_scores:
+            return False
+        return any(self._running.request(row).prompt is request.prompt for row in self._running.prefilling)
 
     def _has_room(self, request: Request, reuse: Reuse) -> bool:
         """Return whether there are blocks for `request`, and one to spare if others run, so that it is not

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -96,3 +97,27 @@ def test_requests_that_leave_at_any_step_leave_nothing(gpt2_folder: Path, overla
             answer += result.tokens[result.ids == 0].tolist()
         assert answer == alone
         engine.check_idle()
+
+
+@pytest.mark.parametrize("overlap_schedule", [False, True])
+def test_choices_of_one_prompt_compute_it_once(gpt2_folder: Path, overlap_schedule: bool) -> None:
+    settings = {"prefix_cache": True, "prefill_max_tokens": 2048, "overlap_schedule": overlap_schedule}
+    engine = LLM(config_of(gpt2_folder, **settings)).engine
+    prompt, params = np.array(PROMPTS[0], dtype=np.int32), SamplingParams(max_tokens=3, ignore_eos=True)
+    engine.submit(0, prompt, params, submitted=0.0, choices=4)
+    answers: dict[int, list[int]] = {choice: [] for choice in range(4)}
+    while (step := engine.step()) is not None:
+        for id, token in zip(step.ids.tolist(), step.tokens.tolist(), strict=True):
+            answers[id].append(token)
+    assert len(prompt) > 100 and answers == dict.fromkeys(answers, answers[0])
+    assert engine.cached_tokens >= 3 * (len(prompt) - 16)
+    engine.check_idle()
+
+
+def test_a_flush_forgets_which_experts_were_chosen(model_folder: Callable[[str], Path]) -> None:
+    llm = LLM(config_of(model_folder("qwen3_moe")))
+    assert llm.engine.expert_skew == 0
+    llm.generate([[1, 2, 3]], [SamplingParams(max_tokens=4)])
+    assert llm.engine.expert_skew >= 1
+    llm.engine.flush_cache()
+    assert llm.engine.expert_skew == 0
