@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return rosebench.load(str(make_online(tmp_path_factory.mktemp("library") / "run")))
+    return rosebench.load(str(make_online(tmp_path_factory.mktemp("library") / "run", n=60)))
 
 
 def test_a_row_is_a_request_in_milliseconds(run: Any) -> None:

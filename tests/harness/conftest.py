@@ -71,8 +71,9 @@ def quick_runs() -> Iterator[None]:
         patch.setattr(local, "probe", remembering(probe))
         patch.setattr(resolved, "git_revision", cache(git_revision))
         patch.setattr(machine, "revision", SimpleNamespace(describe=cache(describe)))
+        hashed = cache(source_hash)
         for module in (resolved, online):
-            patch.setattr(module, "source_hash", cache(source_hash))
+            patch.setattr(module, "source_hash", hashed)
         yield
 
 

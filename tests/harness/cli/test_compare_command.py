@@ -12,7 +12,7 @@ from .run_checks import check_end
 
 def test_an_engine_against_itself_and_then_a_slower_one(start_mock, bench, quick):
     server, slow = start_mock("--ttft-ms", "20"), start_mock("--ttft-ms", "160")
-    load = [*quick, "--n", "8", "--scales", "0.01", "--repeats", "3"]
+    load = [*quick, "--n", "6", "--scales", "0.01", "--repeats", "2"]
     done = bench("online", "--base-url", server.url, *load, "--aa")
     run = Path(done.out.strip()).parent
     check_end(done.code, run)
@@ -20,9 +20,9 @@ def test_an_engine_against_itself_and_then_a_slower_one(start_mock, bench, quick
     assert {(comparison["a"], comparison["b"]) for comparison in results["comparisons"]} == {
         ("openai (A)", "openai (B)")
     }
-    assert all(comparison["repeats"] == [3, 3] for comparison in results["comparisons"])
+    assert all(comparison["repeats"] == [2, 2] for comparison in results["comparisons"])
     journal = [json.loads(line)["label"] for line in (run / "journal.jsonl").read_text().splitlines()]
-    assert sorted(journal) == ["openai (A)"] * 3 + ["openai (B)"] * 3
+    assert sorted(journal) == ["openai (A)"] * 2 + ["openai (B)"] * 2
     assert "openai against itself: " in done.err and "repeats to find 10 %" in done.err
 
     other = bench("online", "--base-url", slow.url, *load)

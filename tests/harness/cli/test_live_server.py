@@ -30,10 +30,16 @@ def get(address, path="/", host=""):
     return answer.status, body
 
 
+@pytest.fixture(scope="module")
+def four_cells(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("live") / "run"
+    return make_online(folder, engines=ENGINES[::2], scales=[0.5, 1.0], repeats=1, n=40)
+
+
 @pytest.fixture
-def unfinished(tmp_path):
+def unfinished(four_cells, tmp_path):
     """A run of four cells, of which one is in the journal."""
-    folder = make_online(tmp_path / "run", engines=ENGINES[::2], scales=[0.5, 1.0], repeats=1, n=40)
+    folder = shutil.copytree(four_cells, tmp_path / "run")
     (folder / "online_results.json").unlink()
     journal(folder, 0)
     return folder

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("any_lag")
 
 LIMITS = "ttft_p90<=150ms"
 SHORT = (
-    *("--by", "concurrency", "--lowest", "1", "--highest", "32", "--first", "2", "--cells", "6"),
+    *("--by", "concurrency", "--lowest", "1", "--highest", "16", "--first", "2", "--cells", "5"),
     *("--n", "20", "--input-len", "8", "--output-len", "5", "--tokenizer", "none", "--max-model-len", "512"),
     *("--no-calibrate", "--warmup", "0", "--no-figures", "--quiet"),
 )
@@ -29,11 +29,11 @@ SHORT = (
 
 @pytest.fixture
 def servers(start_mock: Any) -> list[str]:
-    """Two and twelve requests at once, the others wait: an answer takes 0.1 s."""
-    started = [start_mock("--slots", slots, "--ttft-ms", "98", "--itl-ms", "0.5") for slots in ("2", "12")]
+    """Two and eight requests at once, the others wait: an answer takes 0.1 s."""
+    started = [start_mock("--slots", slots, "--ttft-ms", "98", "--itl-ms", "0.5") for slots in ("2", "8")]
     return [
         option
-        for name, server in zip(("two", "twelve"), started, strict=True)
+        for name, server in zip(("two", "eight"), started, strict=True)
         for option in ("--server", f"{name}={server.url}")
     ]
 
@@ -45,7 +45,7 @@ def test_servers_of_known_capacity_are_told_apart(servers, bench, tmp_path):
     run = Path(done.out.strip()).parent
     found = json.loads((run / "online_results.json").read_text())["search"]
     engines = {engine["label"]: engine for engine in found["engines"]}
-    for label, slots in (("two", 2), ("twelve", 12)):
+    for label, slots in (("two", 2), ("eight", 8)):
         for trial in engines[label]["trials"]:
             # One more than the slots keeps fewer than every tenth request waiting; with all of them taken a
             # pause of the machine can do so, too.
@@ -53,11 +53,11 @@ def test_servers_of_known_capacity_are_told_apart(servers, bench, tmp_path):
                 assert trial["met"] == (trial["value"] <= slots), trial
         assert engines[label]["low"] < 1.5 * slots and engines[label]["high"] >= slots
     [ratio] = found["ratios"]
-    verdict = ratio["verdict"] if ratio["a"] == "twelve" else {"less": "more"}.get(ratio["verdict"])
+    verdict = ratio["verdict"] if ratio["a"] == "eight" else {"less": "more"}.get(ratio["verdict"])
     assert verdict == "more"
     for place in ("summary.md", "report.html"):
         text = (run / place).read_text()
-        assert "twelve carries" in text and "times as much" in text
+        assert "eight carries" in text and "times as much" in text
 
     journal = run / "journal.jsonl"
     lines = journal.read_text().splitlines(keepends=True)

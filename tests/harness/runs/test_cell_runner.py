@@ -194,8 +194,9 @@ def test_a_run_that_is_resumed_goes_on_with_as_many_or_more(
 def test_the_most_can_be_too_few(start_mock: Any, settings_for: Make, can: Can) -> None:
     can({1: 0.01}, 2)
     watch = Watcher()
-    folder, results = run_online(settings_for(start_mock().url, **BUSY_LOOP), notify=watch)
-    assert asked_again(watch) == [(0, 1, 2)] and clients(folder) == [2, 2]
+    settings = settings_for(start_mock().url, **BUSY_LOOP | {"concurrency": [4]})
+    folder, results = run_online(settings, notify=watch)
+    assert asked_again(watch) == [(0, 1, 2)] and clients(folder) == [2]
     for summary in results.summaries:
         [reason] = summary.invalid_reasons
         assert reason.kind == "busy" and reason.values["unit"] == "requests"
@@ -225,7 +226,7 @@ def test_more_clients_for_a_loop_that_is_too_short(start_mock: Any, settings_for
 @pytest.mark.parametrize(
     "given",
     [
-        BUSY_LOOP | {"clients": 1},
+        BUSY_LOOP | {"clients": 1, "concurrency": [4]},
         BUSY_LOOP | {"concurrency": [1]},
         {"scales": [0.01]},
         {"request_rate": "100", "n": 8, "input_len": 16, "output_len": 4},
@@ -251,29 +252,31 @@ def test_a_rate_of_short_answers_begins_with_enough(start_mock: Any, settings_fo
 def test_a_cell_with_failed_requests_is_not_measured_again(start_mock, settings_for, can):
     can({1: 0.01, 2: 1e9}, 2)
     watch = Watcher()
-    settings = settings_for(start_mock(script=[{"error_after": 6}]).url, **BUSY_LOOP)
+    settings = settings_for(start_mock(script=[{"error_after": 6}]).url, **BUSY_LOOP | {"concurrency": [4]})
     folder, results = run_online(settings, notify=watch)
-    assert asked_again(watch) == [] and clients(folder) == [1, 1]
+    assert asked_again(watch) == [] and clients(folder) == [1]
     assert all(summary.num_error for summary in results.summaries)
 
 
-@pytest.mark.parametrize(("late_times", "again"), [(0, 0), (1, 1), (9, 2)])
 def test_a_cell_is_measured_again_as_its_client_was_late(
-    start_mock: Any, settings_for: Make, monkeypatch: pytest.MonkeyPatch, late_times: int, again: int
+    start_mock: Any, settings_for: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    late = [Fact(kind="late", values={"lag_ms": 5.0 + i}) for i in range(late_times)] + [None] * 9
+    """Of three cells: not at all, once, and then always."""
+    late = [Fact(kind="late", values={"lag_ms": 5.0 + i}) for i in range(9)]
+    shown = [None, late[0], None, *late[1:]]
+    lags = {1: [5.0], 2: [6.0, 7.0]}
     monkeypatch.setattr("harness.runs.cell_runner.MAX_AGAIN", 2)
-    monkeypatch.setattr("harness.runs.cell_runner.late_alone", lambda group: late.pop(0))
+    monkeypatch.setattr("harness.runs.cell_runner.late_alone", lambda group: shown.pop(0))
     server, watch = start_mock(), Watcher()
-    settings = settings_for(server.url, concurrency=[2], n=4, input_len=16, output_len=7)
+    settings = settings_for(server.url, concurrency=[1, 2, 3], n=6, input_len=16, output_len=7)
     folder, results = run_online(settings, notify=watch)
-    lags = [5.0 + i for i in range(again)]
-    assert [event.late.values["lag_ms"] for event in watch.of(LateClient)] == lags
-    assert journal(folder)[0]["late_before"] == lags
-    assert results.late_before == ({0: lags} if lags else {})
-    assert answered(server) == 4 * (1 + again) and len(read_records(folder).requests) == 4
+    assert [event.late.values["lag_ms"] for event in watch.of(LateClient)] == [5.0, 6.0, 7.0]
+    assert [line["late_before"] for line in journal(folder)] == [[], *lags.values()]
+    assert results.late_before == lags
+    assert answered(server) == 6 * (1 + 2 + 3)
+    assert (read_records(folder).requests.groupby("cell").size() == 6).all()
     facts = [fact for fact in facts_of(load_run(folder)) if fact.kind == "measured_again"]
-    assert [fact.values for fact in facts] == ([{"times": again, "lag_ms": lags[-1]}] if again else [])
+    assert [fact.values for fact in facts] == [{"times": len(of), "lag_ms": of[-1]} for of in lags.values()]
 
 
 ARRIVALS, PER_SECOND = 40, 100

@@ -228,30 +228,30 @@ def ended_early(batch: OnlineSettings, engines: Engines, cell: int) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("cell", [0, CELLS - 1])
-def test_a_resumed_run_is_that_of_an_uninterrupted_one(cell, batch, engines):
+def test_a_resumed_run_is_that_of_an_uninterrupted_one(batch: OnlineSettings, engines: Engines) -> None:
     _, whole = run_online(batch, notify=engines)
-    engines.events.clear()
-    folder = ended_early(batch, engines, cell)
-    before = journal(folder) if cell else []
-    so_far = results_so_far(folder)
-    if cell:
-        assert so_far is not None and len(so_far.results) == cell
-        [fact] = [fact for fact in facts_of(load_run(folder)) if fact.kind == "interrupted"]
-        assert (fact.values["measured"], fact.values["cells"]) == (cell, CELLS)
-    else:
-        assert so_far is None
-        with pytest.raises(UsageError, match="is not finished") as raised:
-            load_run(folder)
-        assert f"bench offline --resume {folder}" in raised.value.hint
-    same, results = resume_online(folder, engines)
-    assert same == folder and [e.cell.index for e in engines.of(CellDone)] == [*range(cell, CELLS)]
-    assert journal(folder)[:cell] == before and [line["cell"] for line in journal(folder)] == [*range(CELLS)]
-    assert [row.completion_tokens for row in results.results] == [
-        row.completion_tokens for row in whole.results
-    ]
-    assert [row.total_s for row in results.results] == pytest.approx([row.total_s for row in whole.results])
-    assert not results.meta.interrupted
+    for cell in (0, CELLS - 1):
+        engines.events.clear()
+        folder = ended_early(batch, engines, cell)
+        before = journal(folder) if cell else []
+        so_far = results_so_far(folder)
+        if cell:
+            assert so_far is not None and len(so_far.results) == cell
+            [fact] = [fact for fact in facts_of(load_run(folder)) if fact.kind == "interrupted"]
+            assert (fact.values["measured"], fact.values["cells"]) == (cell, CELLS)
+        else:
+            assert so_far is None
+            with pytest.raises(UsageError, match="is not finished") as raised:
+                load_run(folder)
+            assert f"bench offline --resume {folder}" in raised.value.hint
+        same, results = resume_online(folder, engines)
+        assert same == folder and [e.cell.index for e in engines.of(CellDone)] == [*range(cell, CELLS)]
+        assert journal(folder)[:cell] == before
+        assert [line["cell"] for line in journal(folder)] == [*range(CELLS)]
+        for row, uninterrupted in zip(results.results, whole.results, strict=True):
+            assert row.completion_tokens == uninterrupted.completion_tokens
+            assert row.total_s == pytest.approx(uninterrupted.total_s)
+        assert not results.meta.interrupted
 
 
 def test_what_failed_is_tried_again_and_stands_in_its_place(batch: OnlineSettings, engines: Engines) -> None:

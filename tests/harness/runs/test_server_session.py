@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -93,22 +94,6 @@ def test_what_is_measured_is_what_the_server_wrote(
     assert all(client >= server - 1e-3 for client, server in zip(read, wrote, strict=True))
 
 
-def test_secrets_are_in_no_file(chatting: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SOME_KEY", "sk-of-the-environment")
-    headers = {"X-Plain": "sk-as-it-is", "X-Env": "env:SOME_KEY"}
-    given = {"tokenizer": "none", "header": headers, "api_key_env": "SOME_KEY"}
-    given["body"] = {"user": "env:SOME_KEY"}
-    server = chatting()
-    folder, _ = run_online(chat_settings(server, tmp_path, **given))
-    assert "sk-of-the-environment" in {request.user for request in server.served_requests}
-    for file in folder.rglob("*"):
-        if file.is_file():
-            content = file.read_bytes()
-            assert b"sk-of-the-environment" not in content and b"sk-as-it-is" not in content, file
-    stored = json.loads((folder / RUN).read_text())["settings"]["header"]
-    assert stored == {"X-Plain": HIDDEN, "X-Env": "env:SOME_KEY"}
-
-
 @pytest.mark.parametrize(
     ("label", "numbers"),
     [("sticky", [5, 5, 6, 3]), ("sticky (A)", [5, 5, 6, 3]), ("spread", [0, 1, 2, 3])],
@@ -130,16 +115,28 @@ def test_requests_of_a_session_stay_together_or_go_to_each_in_turn(label: str, n
     assert len({header.rpartition("-")[0] for header in headers}) == 1
 
 
-def test_several_servers_are_several_rows(chatting: Any, tmp_path: Path) -> None:
+def test_several_servers_are_several_rows_and_secrets_are_in_no_file(
+    chatting: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_KEY", "sk-of-the-environment")
+    given = {"header": {"X-Plain": "sk-as-it-is", "X-Env": "env:SOME_KEY"}, "api_key_env": "SOME_KEY"}
+    given |= {"tokenizer": "none", "body": {"user": "env:SOME_KEY"}}
     server = chatting()
-    wanted = chat_settings(server, tmp_path, tokenizer="none").model_copy(
-        update={"server": {"a": server.url, "b": server.url}}
-    )
-    folder, results = run_online(wanted)
+    both = {"a": server.url, "b": server.url}
+    settings = chat_settings(server, tmp_path, **given).model_copy(update={"server": both})
+    folder, results = run_online(settings)
     assert [summary.label for summary in results.summaries if summary.repeat is None] == ["a", "b"]
-    facts = json.loads((folder / RUN).read_text())["launches"][0]["facts"]
+    info = json.loads((folder / RUN).read_text())
+    facts = info["launches"][0]["facts"]
     assert facts["prompts"]["value"] == f"chat, counted by the server, at least {TEMPLATE + 1} tokens"
     assert facts["context"] == {"value": 512, "source": "GET /v1/models"}
+
+    assert "sk-of-the-environment" in {request.user for request in server.served_requests}
+    for file in folder.rglob("*"):
+        if file.is_file():
+            content = file.read_bytes()
+            assert b"sk-of-the-environment" not in content and b"sk-as-it-is" not in content, file
+    assert info["settings"]["header"] == {"X-Plain": HIDDEN, "X-Env": "env:SOME_KEY"}
 
 
 TURNS = """\
@@ -228,15 +225,22 @@ def kinds(results: OnlineResults) -> list[set[str]]:
     return [{str(notice.kind) for notice in summary.notices} & wanted for summary in results.summaries]
 
 
-def test_the_same_command_twice_meets_no_cache(caching: Start, settings_for: Make) -> None:
+def test_the_same_command_meets_no_cache_and_the_same_nonce_is_noticed(
+    caching: Start, settings_for: Make
+) -> None:
     url = caching(cached_tokens=0)
-    nonces = set()
+    nonces = []
     for _ in range(2):
         _, results = run_online(settings_for(url, **CACHED_LOAD))
         assert ttft(results)[0] > 25
         assert kinds(results) == [set(), set()]
-        nonces.add(results.meta.settings.prompt_nonce)
-    assert len(nonces) == 2
+        nonces.append(results.meta.settings.prompt_nonce)
+    assert nonces[0] != nonces[1]
+
+    _, again = run_online(settings_for(url, prompt_nonce=nonces[1], **CACHED_LOAD))
+    assert kinds(again) == [{"cached"}, {"cached"}]
+    [hits] = again.prefixes
+    assert hits.possible == 0 and hits.reported == pytest.approx(63 / 64)
 
 
 def test_the_same_dataset_twice_meets_no_cache_unless_that_was_asked_for(
@@ -272,17 +276,6 @@ def test_a_cache_that_a_server_does_not_report_shows_in_its_times(
         assert float(fact.values["first_ms"]) > 25 > float(fact.values["again_ms"])
 
 
-def test_the_same_nonce_is_the_same_prompts_and_is_noticed(caching: Start, settings_for: Make) -> None:
-    settings = settings_for(caching(cached_tokens=0), prompt_nonce=7, **CACHED_LOAD)
-    _, first = run_online(settings)
-    _, second = run_online(settings)
-    assert ttft(first)[0] > 25
-    assert kinds(first) == [set(), set()]
-    assert kinds(second) == [{"cached"}, {"cached"}]
-    [hits] = second.prefixes
-    assert hits.possible == 0 and hits.reported == pytest.approx(63 / 64)
-
-
 @pytest.mark.parametrize("given", [None, 7])
 def test_a_cell_that_is_sent_again_meets_no_cache_unless_the_nonce_was_given(
     caching: Start, settings_for: Make, given: int | None
@@ -316,7 +309,9 @@ def test_a_server_that_reports_nothing(caching: Start, settings_for: Make) -> No
 
 def test_two_served_models_are_not_comparable(start_mock: Any, settings_for: Make) -> None:
     url = start_mock().url
-    folders = [run_online(settings_for(url, served_model=name, **CACHED_LOAD))[0] for name in ("a", "b", "a")]
+    load = CACHED_LOAD | {"n": 4}
+    folders = [run_online(settings_for(url, served_model=name, **load))[0] for name in ("a", "b")]
+    folders.append(shutil.copytree(folders[0], folders[0].with_name("copy")))
     [obstacle] = compare_runs(folders[0], folders[1]).obstacles
     assert (obstacle.name, obstacle.allowed) == ("served-model", False)
     assert obstacle.reason == "openai serves a in A, openai serves b in B"

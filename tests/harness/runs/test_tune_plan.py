@@ -90,15 +90,15 @@ def mock_servers() -> set[psutil.Process]:
 
 
 def test_the_best_setting_is_found_after_an_interruption(plan_for, monkeypatch):
-    settings, plan = plan_for({"--itl-ms": [2, 20, 30]})
+    settings, plan = plan_for({"--itl-ms": [2, 20]}, configurations=2)
     shared = mock_servers()
-    folder = interrupted(settings, 2, None, plan)
+    folder = interrupted(settings, 1, None, plan)
     assert mock_servers() <= shared
     assert resume_command(folder) == f"bench tune --resume {folder}"
     before = journal(folder)
     again = Watcher()
     _, results = resume_online(folder, again)
-    assert journal(folder)[:3] == before and len(again.of(CellDone)) == len(journal(folder)) - 3
+    assert journal(folder)[:2] == before and len(again.of(CellDone)) == len(journal(folder)) - 2
     assert outcome(results)[2] == "finalist" and outcome(results)[None] == "default"
     assert results.tune is not None
     [finalist] = results.tune.finalists
@@ -150,10 +150,10 @@ def test_configurations_are_measured_side_by_side(plan_for: Plan, monkeypatch: p
         yield TwoMachines(next(first))
 
     monkeypatch.setattr("harness.runs.online.machines_of", machines_of)
-    settings, plan = plan_for({"--itl-ms": [2, 20, 30]})
+    settings, plan = plan_for({"--itl-ms": [2, 20]}, configurations=2)
     settings = settings.model_copy(update={"cluster": "auto", "side_by_side": 2})
     shared = mock_servers()
-    folder = interrupted(settings, 2, None, plan)
+    folder = interrupted(settings, 1, None, plan)
     assert mock_servers() <= shared
     before = journal(folder)
     _, results = resume_online(folder)
