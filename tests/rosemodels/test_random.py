@@ -139,8 +139,8 @@ def test_transformers_loads_it_and_its_greedy_answers_vary(folder: Path) -> None
     answers = model.generate(
         prompts,
         attention_mask=torch.ones_like(prompts),
-        min_new_tokens=64,
-        max_new_tokens=64,
+        min_new_tokens=32,
+        max_new_tokens=32,
         do_sample=False,
     )[:, 32:]
     assert all(len(set(answer)) >= 20 for answer in answers.tolist())
@@ -156,7 +156,7 @@ def test_the_tokenizer_is_gpt2s(folder: Path) -> None:
     assert tokenizer.decode(tokenizer(text).input_ids) == text
 
 
-@pytest.mark.parametrize("vocab_size", [300, 49_152, 50_300])
+@pytest.mark.parametrize("vocab_size", [300, 50_300])
 def test_a_vocabulary_cut_or_filled(vocab_size: int, tmp_path: Path) -> None:
     rosemodels.tokenizer.write(tmp_path, vocab_size, 1024)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)

@@ -288,7 +288,6 @@ def test_sizes():
 
 def test_an_engine_runs_on_the_torch_of_another_bundle(tmp_path, cache, monkeypatch):
     """The engine comes first on the path, then its own folders, then the torch that several share."""
-    monkeypatch.delenv("PYTHONPATH")  # with a torch for all
     source = b"__version__ = '9.9.1+cu130'\n"
     (torch_bundle := tmp_path / "t").mkdir()
     links, variables = {"beside": "pip"}, {"SKIPPED_CHECK": "it's"}
@@ -300,6 +299,7 @@ def test_an_engine_runs_on_the_torch_of_another_bundle(tmp_path, cache, monkeypa
     with pytest.raises(unpack.UnpackError, match="unpack the bundle of that torch first"):
         unpack.unpack(engine_bundle, cache, sys.executable)
     unpack.unpack(torch_bundle, cache, sys.executable)
+    monkeypatch.delenv("PYTHONPATH")  # with a torch for all
     python = unpack.unpack(engine_bundle, cache, sys.executable) / "bin" / "python"
     ask = "import sub, torch, os; print(torch.__version__, os.environ['SKIPPED_CHECK'], sub.__file__)"
     done = subprocess.run(

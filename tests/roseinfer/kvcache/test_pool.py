@@ -29,6 +29,9 @@ PLAIN = ["gpt2", *LLAMAS]
 #: order of a sum can round an element to the other of its neighbours.
 MARGIN = 0.01
 
+#: A prompt, its greedy answer, and the logits before each of the answer's tokens.
+Case = tuple[list[int], list[int], torch.Tensor]
+
 
 class RoundingCache(DynamicCache):  # type: ignore[misc]
     """A cache that rounds as torch's own conversion to E4M3 does, which saturates."""
@@ -39,8 +42,7 @@ class RoundingCache(DynamicCache):  # type: ignore[misc]
 
 
 @pytest.fixture(scope="module")
-def cases(folder: Path) -> list[tuple[list[int], list[int], torch.Tensor]]:
-    """Prompts, greedy answers, and the logits before each of their tokens."""
+def cases(folder: Path) -> list[Case]:
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     rng = np.random.default_rng(3)
     answers = []
@@ -57,18 +59,7 @@ def cases(folder: Path) -> list[tuple[list[int], list[int], torch.Tensor]]:
     return answers
 
 
-@on_models(PLAIN)
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"cpu_kernels": False, "packed_weights": False, "overlap_schedule": True},
-        {"chunked_prefill_size": 24, "prefix_cache": True},
-        {"kv_tokens": 210, "block_size": 2, "prefill_max_tokens": 4096},
-    ],
-    ids=["kernels", "plain", "chunked", "preempting"],
-)
-def test_answers_are_those_of_a_model_with_rounded_keys_and_values(folder, cases, settings):
+def check_answers(folder: Path, cases: list[Case], settings: dict[str, Any]) -> None:
     llm = LLM(config_of(folder, kv_cache_dtype="fp8", **({"prefix_cache": False} | settings)))
     prompts = [prompt for prompt, _, _ in cases]
     for _ in range(2 if "prefix_cache" in settings else 1):  # the second time it has whole prompts
@@ -81,6 +72,26 @@ def test_answers_are_those_of_a_model_with_rounded_keys_and_values(folder, cases
         assert sum(answer == expected for answer, (_, expected, _) in zip(answers, cases, strict=True)) >= 8
     assert (llm.engine.cached_tokens > 0) == ("prefix_cache" in settings)
     assert (llm.engine.preemptions > 0) == ("kv_tokens" in settings)
+
+
+@on_models(PLAIN)
+@pytest.mark.parametrize("plain", [False, True])
+def test_answers_are_those_of_a_model_with_rounded_keys_and_values(folder, cases, plain):
+    settings = {"cpu_kernels": False, "packed_weights": False, "overlap_schedule": True}
+    check_answers(folder, cases, settings if plain else {})
+
+
+@on_models(["llama"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"chunked_prefill_size": 24, "prefix_cache": True},
+        {"kv_tokens": 210, "block_size": 2, "prefill_max_tokens": 4096},
+    ],
+    ids=["chunked", "preempting"],
+)
+def test_rounded_keys_and_values_of_prompts_in_parts_or_again(folder, cases, settings):
+    check_answers(folder, cases, settings)
 
 
 @on_models(PLAIN)
