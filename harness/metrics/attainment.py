@@ -35,8 +35,8 @@ def each_request(terms: Sequence[GateTerm]) -> Slo | None:
 def attained(repeats: Sequence[Group], slo: Slo) -> Measurement:
     """The share of an engine's requests at one load that meet every limit; one that failed meets none.
 
-    Of several repeats the interval is Student's over their shares, and at least Wilson's over all requests,
-    as shares that are alike have none; of one Wilson's over as many requests as their dependence leaves.
+    Several repeats have Student's interval over their shares, widened to Wilson's over all requests, as equal
+    shares would give none. One repeat has Wilson's, where requests that depend on each other count as fewer.
     """
     each = [requests_within(group, slo) for group in repeats]
     share = float(np.concatenate(each).mean())

@@ -317,32 +317,13 @@ def count_notices(group: Group) -> Iterator[Fact]:
     """State what may be wrong with which tokens came, how many, when, and from which model."""
     good = group.good
     inferred = (good["token_source"] == "inferred").to_numpy()
-    tokens, chunks = good["completion_tokens"].to_numpy(np.float64), good["chunks"].to_numpy(np.float64)
-    text_tokens = _column(good, "text_tokens")
-    counted = np.isfinite(text_tokens)
-    extra = inferred & (tokens == chunks) & (chunks > 1)
-    if np.any(extra):
-        starts = run_starts(group.gaps.request)
-        waited = np.zeros(len(good))
-        waited[group.gaps.request[starts]] = group.gaps.gap_ms[starts]
-        ttft_ms = group.metrics["ttft_ms"].to_numpy()
-        low, high = np.nanmedian(ttft_ms), np.nanmedian(ttft_ms + np.where(extra, waited, 0.0))
-        ends = {"ttft_ms": float(low), "ttft_high_ms": float(high)}
-        yield Fact.of("extra_chunk", share=float(extra.mean()), **ends)
-    inferred = inferred & ~extra
-    factor = _apart(tokens[counted].sum(), text_tokens[counted].sum())
-    if factor > COUNT_FACTOR and (text_tokens[counted].sum() > tokens[counted].sum() or np.any(inferred)):
-        sums = {"counted": float(tokens[counted].sum()), "found": float(text_tokens[counted].sum())}
-        yield Fact.of("miscounted", **sums, factor=factor)
-    elif np.any(inferred):
-        values: dict[str, Value] = {"share": float(inferred.mean())}
-        unchecked = inferred & ~counted
-        if np.any(unchecked):
-            values["factor"] = _apart(tokens[unchecked].sum(), chunks[unchecked].sum())
-        yield Fact.of("inferred", **values)
+    tokens, chunks = (good[name].to_numpy(np.float64) for name in ("completion_tokens", "chunks"))
+    has_extra = inferred & (tokens == chunks) & (chunks > 1)
+    yield from _extra_chunks(group, has_extra)
+    yield from _doubtful_counts(good, inferred & ~has_extra)
     if np.any(estimated := (good["token_source"] == "estimated").to_numpy()):
         yield Fact.of("estimated", share=float(estimated.mean()))
-    unread = good["unread_fields"].dropna() if "unread_fields" in good else good["error"].dropna()
+    unread = good["unread_fields"].dropna()
     hidden = int(good["hidden_tokens"].sum())
     if len(unread):
         fields, share = str(unread.mode().iloc[0]), len(unread) / len(good)
@@ -354,6 +335,38 @@ def count_notices(group: Group) -> Iterator[Fact]:
         yield Fact.of("impossible_times", share=group.impossible)
     if len(good) and not prompt_tokens(good).any():
         yield Fact.of("uncounted_prompts")
+
+
+def _extra_chunks(group: Group, has_extra: npt.NDArray[np.bool_]) -> Iterator[Fact]:
+    """State by how much TTFT would be longer if the first chunk of the successes that have one more than
+    tokens carries none."""
+    if not np.any(has_extra):
+        return
+    starts = run_starts(group.gaps.request)
+    waited = np.zeros(len(group.good))
+    waited[group.gaps.request[starts]] = group.gaps.gap_ms[starts]
+    ttft_ms = group.metrics["ttft_ms"].to_numpy()
+    low, high = np.nanmedian(ttft_ms), np.nanmedian(ttft_ms + np.where(has_extra, waited, 0.0))
+    ends = {"ttft_ms": float(low), "ttft_high_ms": float(high)}
+    yield Fact.of("extra_chunk", share=float(has_extra.mean()), **ends)
+
+
+def _doubtful_counts(good: pd.DataFrame, inferred: npt.NDArray[np.bool_]) -> Iterator[Fact]:
+    """State that the texts have another number of tokens than was counted, or that times of tokens were
+    inferred from chunks."""
+    tokens, chunks = good["completion_tokens"].to_numpy(np.float64), good["chunks"].to_numpy(np.float64)
+    text_tokens = _column(good, "text_tokens")
+    counted = np.isfinite(text_tokens)
+    factor = _apart(tokens[counted].sum(), text_tokens[counted].sum())
+    if factor > COUNT_FACTOR and (text_tokens[counted].sum() > tokens[counted].sum() or np.any(inferred)):
+        sums = {"counted": float(tokens[counted].sum()), "found": float(text_tokens[counted].sum())}
+        yield Fact.of("miscounted", **sums, factor=factor)
+    elif np.any(inferred):
+        values: dict[str, Value] = {"share": float(inferred.mean())}
+        unchecked = inferred & ~counted
+        if np.any(unchecked):
+            values["factor"] = _apart(tokens[unchecked].sum(), chunks[unchecked].sum())
+        yield Fact.of("inferred", **values)
 
 
 def _apart(a: float, b: float) -> float:

@@ -85,10 +85,10 @@ class Ranking(Strict):
 def rankings(pooled: Sequence[OnlineSummary], comparisons: Sequence[Comparison]) -> list[Ranking]:
     """Rank the engines at each load, from light to heavy, by each statistic that all valid ones support.
 
-    Latencies have one headline percentile: the highest in which engines differ by each latency by which they
-    differ in any; where they differ in some but there is no such one, the lowest. A metric without a
-    statistic that all support has no ranking: too few requests were measured. Where a valid engine fell
-    behind, rates alone are ranked: its latencies are those of a queue.
+    All latencies have one headline percentile: the highest at which each latency that has a winner anywhere
+    has one. If there is none, it is the lowest that they share; if nothing differs, the highest. A metric
+    without a statistic that all support has no ranking: too few requests were measured. Where a valid engine
+    fell behind, rates alone are ranked: its latencies are those of a queue.
 
     Args:
         pooled: summaries of all repeats, one an engine and load.

@@ -46,12 +46,13 @@ def recoveries(group: Group) -> Iterator[Recovery]:
         if not np.isfinite(limit):
             continue
         since_s = due[after] - ends_s[spike]
-        seconds = _recovered(since_s, ttft_ms[after], limit)[1]
+        seconds = _last_slow_and_first_recovered(since_s, ttft_ms[after], limit)[1]
         ranks = order_statistics(WITHIN, before.size, before.size)
         ends = None
         if ranks is not None and seconds is not None:
-            low, _ = _recovered(since_s, ttft_ms[after], float(before[ranks[1] - 1]))
-            _, high = _recovered(since_s, ttft_ms[after], float(before[ranks[0] - 1]))
+            high_limit, low_limit = float(before[ranks[1] - 1]), float(before[ranks[0] - 1])
+            low, _ = _last_slow_and_first_recovered(since_s, ttft_ms[after], high_limit)
+            _, high = _last_slow_and_first_recovered(since_s, ttft_ms[after], low_limit)
             ends = None if high is None else (low, high)
         highest = float(np.max(ttft_ms[after | (of_stage == spike)], initial=0.0))
         yield Recovery(
@@ -66,8 +67,11 @@ def recoveries(group: Group) -> Iterator[Recovery]:
         )
 
 
-def _recovered(since_s: Floats, ttft_ms: Floats, limit: float) -> tuple[float, float | None]:
-    """Return when the last slower request and the first within the limit were due; None where none is."""
+def _last_slow_and_first_recovered(
+    since_s: Floats, ttft_ms: Floats, limit: float
+) -> tuple[float, float | None]:
+    """Return when the last request before recovery was due, and the first that is recovered; None where TTFT
+    never recovers."""
     for place in range(len(ttft_ms) - FOLLOWING + 1):
         if ttft_ms[place] <= limit and np.median(ttft_ms[place : place + FOLLOWING]) <= limit:
             return (float(since_s[place - 1]) if place else 0.0), float(since_s[place]) if place else 0.0

@@ -90,8 +90,8 @@ def count_tokens(
     """
     chunks = stream.chunks
     source: TokenSource
-    text_tokens_of, tokens_of = tokens_of, None if stream.calls_tools else tokens_of
-    hidden = _hidden(stream, tokens_of)
+    tokens_of_answer = None if stream.calls_tools else tokens_of
+    hidden = _hidden(stream, tokens_of_answer)
     claimed = None if stream.completion_tokens is None else stream.completion_tokens - hidden
     text = _text_of_tokens(stream, claimed)
     ids = [chunk.token_ids or 0 for chunk in chunks]
@@ -101,29 +101,39 @@ def count_tokens(
         source, counts = "continuous_usage", steps
     else:
         total = claimed if claimed is not None else sum(ids)
-        if is_estimated := claimed is None and not total and bool(stream.text) and text_tokens_of is not None:
-            total = text_tokens_of("".join(stream.text))
+        if is_estimated := claimed is None and not total and bool(stream.text) and tokens_of is not None:
+            total = tokens_of("".join(stream.text))
             if limit is not None and stream.finish_reason == "length" and not _differ(limit, total):
                 total = limit
         if not total:
             return TokenCount(None, [], 0, hidden=hidden)
-        if (end := _end_token(stream, text, total)) is not None:
-            text[end] = 1
-        holders = [i for i, length in enumerate(text) if length]
-        source = "final_usage" if total == len(holders) else "inferred"
-        source = "estimated" if is_estimated else source
-        if len(holders) == total + FLUSHED_CHUNKS and total > 1:
-            text[holders[-2]] = 0
-        counts = distribute(total, text)
+        counts, is_exact = _distribute_over_text(stream, text, total)
+        source = "estimated" if is_estimated else "final_usage" if is_exact else "inferred"
+    _give_last_text_a_token(chunks, counts)
+    events = [(chunk.t, tokens) for chunk, tokens in zip(chunks, counts, strict=True) if tokens > 0]
+    problem, text_tokens = None, None
+    if source not in ("token_ids", "estimated"):
+        problem, text_tokens = _compare(stream, text, counts, tokens_of_answer)
+    return TokenCount(source, join_near(events, t_sent), sum(counts), problem, hidden, text_tokens)
+
+
+def _distribute_over_text(stream: Stream, text: list[int], total: int) -> tuple[list[int], bool]:
+    """Return the tokens of each chunk, and whether each chunk with text has one. `text`, the characters of
+    each, loses those that carry no token and gains an end token's."""
+    if (end := _end_token(stream, text, total)) is not None:
+        text[end] = 1
+    holders = [i for i, length in enumerate(text) if length]
+    if len(holders) == total + FLUSHED_CHUNKS and total > 1:
+        text[holders[-2]] = 0
+    return distribute(total, text), total == len(holders)
+
+
+def _give_last_text_a_token(chunks: Sequence[StreamChunk], counts: list[int]) -> None:
+    """Move a token to the last chunk with text, if neither it nor a later one has any."""
     last = max((i for i, chunk in enumerate(chunks) if chunk.text), default=0)
     if sum(counts) > 1 and chunks[last].text and not any(counts[last:]):
         counts[max(i for i in range(last) if counts[i])] -= 1
         counts[last] = 1
-    events = [(chunk.t, tokens) for chunk, tokens in zip(chunks, counts, strict=True) if tokens > 0]
-    problem, text_tokens = None, None
-    if source not in ("token_ids", "estimated"):
-        problem, text_tokens = _compare(stream, text, counts, tokens_of)
-    return TokenCount(source, join_near(events, t_sent), sum(counts), problem, hidden, text_tokens)
 
 
 def distribute(total: int, text: Sequence[int]) -> list[int]:

@@ -96,6 +96,7 @@ def measure_block(run: Run, resolved: Resolved, plan: Plan, block: Block, notify
         CleanupError: The engine could not be ended. Nothing can be measured while it runs.
     """
     left = [cell for cell in block.cells if cell.index not in run.done]
+    first = (left or block.cells)[0]
     engine_variant, (label, repeat), side = block.engine_variant, _place(block), block.cells[0].side
     if engine_variant.in_process:
         _use_worker(run, resolved, engine_variant, left, notify)
@@ -115,9 +116,9 @@ def measure_block(run: Run, resolved: Resolved, plan: Plan, block: Block, notify
             run.launched(server.record)
             session = ServerSession(resolved, testbed, engine, server, adapted, encode)
             measuring = CellRunner(run, session, notify, idle)
-            measuring.begin((left or block.cells)[0])
+            measuring.begin(first)
             measuring.note_waiting()
-            measuring.note_prompts_again((left or block.cells)[0])
+            measuring.note_prompts_again(first)
             checked = checked_as(engine_variant, adapted)
             run.to_ask(label, repeat, [] if checked is None else checks_after_cells(run, resolved, label))
             if checked is not None:

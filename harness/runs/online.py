@@ -19,7 +19,7 @@ from harness.runs.checks import judge_answers, judged_answers, task_scores
 from harness.runs.events import EngineNotAsked, EngineSkipped, Notify, RepeatsNeeded, Reporting, Started
 from harness.runs.folder import OFFLINE_RESULTS, ONLINE_RESULTS, lock_run, make_folder
 from harness.runs.journal import watched
-from harness.runs.reader import Run, compared_rows, recompute
+from harness.runs.reader import Run, final_rows, recompute
 from harness.runs.resolved import Resolved, draw_nonce, resolve_online
 from harness.runs.run_state import Run as RunState
 from harness.runs.schedule import Cell, Done, Grid, Plan, blocks_of, grid_blocks
@@ -182,7 +182,7 @@ def _write_results(run: RunState, plan: Plan) -> Run:
     variants, prefix_cache = make_engine_variants(run.settings), run.settings.prefix_cache
     labels = [engine_variant.label for engine_variant in variants]
     caching = [variant.label for variant in variants if variant.may_know_prompts(prefix_cache)]
-    requests = compared_rows(run.info, records.requests)
+    requests = final_rows(run.info, records.requests)
     groups = split(requests, records.chunks, run.settings.cut, labels)
     in_order = sorted(groups, key=lambda group: (labels.index(group.label), group.cell))
     measured_labels = {group.label for group in groups}

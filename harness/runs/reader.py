@@ -179,12 +179,12 @@ def regroup(results: OnlineResults, requests: pd.DataFrame, chunks: pd.DataFrame
     """The raw tables as groups, engines in the order of the results, cut as the run's settings say; without
     the repeats of a tuning that chose what it compares."""
     labels = dict.fromkeys(summary.label for summary in results.summaries)
-    requests = compared_rows(results.meta, requests)
+    requests = final_rows(results.meta, requests)
     return split(requests, chunks, results.meta.settings.cut, labels)
 
 
-def compared_rows(info: RunInfo, requests: pd.DataFrame) -> pd.DataFrame:
-    """The rows that summaries and comparisons are of."""
+def final_rows(info: RunInfo, requests: pd.DataFrame) -> pd.DataFrame:
+    """All rows; of a tuning those of its final comparison, as earlier repeats chose the finalists."""
     if info.tune is None:
         return requests
     return requests[requests["repeat"] >= info.tune.rounds]

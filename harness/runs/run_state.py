@@ -206,13 +206,14 @@ class Run:
         """Keep that an engine was asked. Accuracy counts for the whole run, as do all servers of a search."""
         whole = check == "accuracy" or self.info.search is not None
         with self.lock:
-            unasked = [
-                old.model_copy(update={"what": [other for other in old.what if other != check]})
-                if old.label == label and (whole or old.repeat == repeat)
-                else old
-                for old in self.info.unasked
-            ]
-            self._keep_unasked([new for new in unasked if new.what or new in self.info.unasked])
+            unasked = []
+            for entry in self.info.unasked:
+                if entry.label == label and (whole or entry.repeat == repeat) and check in entry.what:
+                    entry = entry.model_copy(update={"what": [what for what in entry.what if what != check]})
+                    if not entry.what:
+                        continue
+                unasked.append(entry)
+            self._keep_unasked(unasked)
 
     def interrupted(self, *, is_so: bool) -> None:
         """Keep whether the user ended it early."""
