@@ -63,6 +63,15 @@ def slower(by_s: float, **columns: Any) -> list[dict[str, Any]]:
     return rows
 
 
+def naming(*names: str | None, adapters: Sequence[str | None] = (None, None)) -> list[dict[str, Any]]:
+    """A steady cell whose answers name these other models in turn, and are of these adapters."""
+    rows = cell(lambda i: 0.05)
+    for row in rows:
+        which = row["request"] % 2
+        row |= {"other_models": names[which], "adapter": adapters[which]}
+    return rows
+
+
 STEADY = cell(lambda i: 0.05)
 HEAVY = cell(lambda i: 0.05, every_s=0.05, cell=1, load=load_text(TraceLoad(scale=0.5)))
 RAMP = load_text(Ramp(from_req_per_s=1, to_req_per_s=20, seconds=8))
@@ -80,11 +89,18 @@ LOOP = load_text(ClosedLoop(concurrency=16))
         (cell(late, load=RAMP), {"behind"}),  # TTFT grows because the load does
         (cell(late, load=RATE), {"behind", "growing", "drift"}),
         (STEADY + cell(lambda i: 0.15, cell=1, repeat=1), {"repeats_differ"}),
+        (naming("small", "small"), {"named_otherwise"}),
+        (naming(None, "small"), {"other_model"}),
+        (naming("large", "small"), {"other_model"}),
+        (naming("a", None, adapters=("a", None)), set()),  # an adapter names itself
+        (cell(lambda i: 0.05, unread_fields="thoughts", hidden_tokens=9), {"unread_fields"}),
+        (cell(lambda i: 0.05, input_tokens=0), {"uncounted_prompts"}),
+        (cell(lambda i: 0.05, late_s=0.4), {"turns_waited"}),
+        (cell(lambda i: 0.05, late_s=0.0), set()),
     ],
 )
-def test_a_cell_is_noticed_where_it_is_not_the_same_throughout(
-    rows: list[dict[str, Any]], expected: set[str]
-) -> None:
+def test_kinds_of_facts_of_a_cell(rows: list[dict[str, Any]], expected: set[str]) -> None:
+    """It is not the same throughout, answers name other models, or something was not read or counted."""
     assert set(kinds(summaries(rows)[-1])) == expected
 
 
@@ -142,29 +158,6 @@ def test_a_chunk_more_than_tokens_makes_ttft_an_interval() -> None:
         assert float(values["ttft_high_ms"]) - float(values["ttft_ms"]) == pytest.approx(10)
 
 
-@pytest.mark.parametrize(
-    ("names", "expected"),
-    [
-        ([None, None], []),
-        (["small", "small"], ["named_otherwise"]),
-        ([None, "small"], ["other_model"]),
-        (["large", "small"], ["other_model"]),
-    ],
-)
-def test_answers_that_name_other_models(names: list[str | None], expected: list[str]) -> None:
-    rows = [row | {"other_models": names[row["request"] % 2]} for row in STEADY]
-    assert kinds(summaries(rows)[0]) == expected
-
-
-def test_an_adapter_that_names_itself_is_what_was_asked_for() -> None:
-    rows = [
-        row | {"adapter": name, "other_models": name}
-        for row in STEADY
-        for name in [("a", None)[row["request"] % 2]]
-    ]
-    assert kinds(summaries(rows)[0]) == []
-
-
 def test_times_of_a_server_that_cannot_be_are_left_out() -> None:
     for prefill_ms, expected in ((40.0, []), (35_000.0, ["impossible_times"])):
         [repeat, _] = summaries(cell(lambda i: 0.05, queue_wait_ms=5.0, prefill_ms=prefill_ms))
@@ -189,17 +182,6 @@ def test_connections_are_the_servers_and_requests_sent_again_are_counted() -> No
     )
 
 
-@pytest.mark.parametrize(
-    ("columns", "expected"),
-    [
-        ({"unread_fields": "thoughts", "hidden_tokens": 9}, "unread_fields"),
-        ({"input_tokens": 0}, "uncounted_prompts"),
-    ],
-)
-def test_what_was_not_read_or_counted_is_said(columns: dict[str, Any], expected: str) -> None:
-    assert kinds(summaries(cell(lambda i: 0.05, **columns))[0]) == [expected]
-
-
 def test_reasoning_that_was_not_sent_is_said_with_its_share() -> None:
     [repeat, pooled] = summaries(cell(lambda i: 0.05, hidden_tokens=9))
     assert kinds(repeat) == kinds(pooled) == ["hidden"]
@@ -218,6 +200,19 @@ def test_a_disturbed_machine_is_noticed_in_its_repeat() -> None:
     assert pooled.notices[0].values == {"cores": 0.9, "most": 1, "of": 2}
 
 
+def hits_of(**counts: Any) -> PrefixHits:
+    place = {"engine": "vllm", "variant": None, "label": "roseinfer", "repeat": 0}
+    return PrefixHits(**place, prompt_tokens=8000, source="usage", load=TraceLoad(scale=1.0), **counts)
+
+
+@pytest.mark.parametrize(("cached", "expected"), [(40, []), (90, ["cached"])])
+def test_what_a_template_begins_with_may_be_cached(cached: int, expected: list[str]) -> None:
+    """The same few tokens of every prompt; not most of it."""
+    counts = {"input_tokens": 100, "reusable_tokens": 0, "cached_tokens": cached, "prompt_tokens": 100}
+    hits = hits_of(possible=0, reported=cached / 100)
+    assert kinds(summaries(cell(lambda i: 0.05, **counts), prefixes=[hits])[0]) == expected
+
+
 @pytest.mark.parametrize(("share", "slack"), [(0, 80), (0.25, 80 + 20 * 16)])
 def test_tokens_from_a_cache_beyond_those_of_the_load(share: float, slack: int) -> None:
     """One that begins each prompt may be cached, and part of a block of each that shares some."""
@@ -225,25 +220,10 @@ def test_tokens_from_a_cache_beyond_those_of_the_load(share: float, slack: int) 
     rows = cell(lambda i: 0.05, input_tokens=100)
     for row in rows:
         row["reusable_tokens"] = 10 if row["request"] < shared else 0
-    for beyond, found in ((0, []), (1, ["cached"])):
-        counts = {"prompt_tokens": 8000, "possible": shared * 10 / 8000, "source": "usage"}
-        cached = (shared * 10 + slack + beyond) / 8000
-        place = {"engine": "vllm", "variant": None, "label": "roseinfer", "repeat": 0}
-        hits = PrefixHits(**place, **counts, load=TraceLoad(scale=1.0), reported=cached)
+    for beyond, expected in ((0, []), (1, ["cached"])):
+        hits = hits_of(possible=shared * 10 / 8000, reported=(shared * 10 + slack + beyond) / 8000)
         for cut in (None, Window(start_s=4, end_s=9)):  # the cell counts as a whole
-            assert kinds(summaries(rows, cut=cut, prefixes=[hits])[0]) == found
-
-
-@pytest.mark.parametrize(("cached", "found"), [(40, []), (90, ["cached"])])
-def test_what_a_template_begins_with_may_be_cached(cached: int, found: list[str]) -> None:
-    """The same few tokens of every prompt; not most of it."""
-    rows = cell(lambda i: 0.05, input_tokens=100)
-    for row in rows:
-        row |= {"reusable_tokens": 0, "cached_tokens": cached, "prompt_tokens": 100}
-    place = {"engine": "vllm", "variant": None, "label": "roseinfer", "repeat": 0}
-    counts = {"prompt_tokens": 8000, "possible": 0, "source": "usage", "reported": 80 * cached / 8000}
-    hits = PrefixHits(**place, **counts, load=TraceLoad(scale=1.0))
-    assert kinds(summaries(rows, prefixes=[hits])[0]) == found
+            assert kinds(summaries(rows, cut=cut, prefixes=[hits])[0]) == expected
 
 
 def test_a_request_that_reports_nothing_cached_counts_where_another_does() -> None:
@@ -392,20 +372,19 @@ def test_text_that_a_gateway_holds_back_is_noticed() -> None:
     assert values == {"usual": 16, "first": 16, "icl_ms": pytest.approx(80)}
 
 
-@pytest.mark.parametrize("chunks", [(1, *(4,) * 15, 3), (2,) * 32])
-def test_chunks_of_a_few_tokens_are_noticed_where_no_engine_drafts(chunks: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    ("chunks", "usual", "first", "has_gaps"),
+    [
+        ((1, *(4,) * 15, 3), 4, None, True),
+        ((2,) * 32, 2, 2, True),
+        ((24, *(1,) * 40), None, 24, True),  # it moves TTFT
+        ((64,), 64, 64, False),
+    ],
+)
+def test_large_chunks_are_noticed_where_no_engine_drafts(chunks, usual, first, has_gaps):
     [values] = noticed(answered(*chunks))
-    assert ("first" in values) == (chunks[0] > 1) and values["usual"] == chunks[1]
-
-
-def test_a_first_chunk_alone_moves_ttft() -> None:
-    [values] = noticed(answered(24, *(1,) * 40))
-    assert values["first"] == 24 and "usual" not in values
-
-
-def test_an_answer_that_comes_whole_has_no_gaps() -> None:
-    [values] = noticed(answered(64))
-    assert "icl_ms" not in values
+    assert (values.get("usual"), values.get("first")) == (usual, first)
+    assert ("icl_ms" in values) == has_gaps
 
 
 def test_an_engine_that_drafts_says_so() -> None:
@@ -440,11 +419,3 @@ def test_the_opening_of_a_closed_loop_is_told_apart_where_it_makes_the_tail() ->
     assert fact.values["requests"] == 16
     assert float(fact.values["ttft_p99_ms"]) > 1.3 * float(fact.values["later_p99_ms"])
     assert "opening" not in kinds(summaries(even)[-1])
-
-
-@pytest.mark.parametrize(("late_s", "is_stated"), [(0.4, True), (0.0, False)])
-def test_later_turns_that_waited_are_why_fewer_requests_were_sent(late_s: float, is_stated: bool) -> None:
-    rows = cell(lambda i: 0.05)
-    for row in rows[1::2]:
-        row["late_s"] = late_s
-    assert ("turns_waited" in kinds(summaries(rows)[-1])) == is_stated
