@@ -305,7 +305,7 @@ def test_drafts_are_verified(engine_of, folder, tmp_path, monkeypatch, fused_ker
     monkeypatch.setattr(Account, "allows", lambda self, requests: True)
     monkeypatch.setattr(Account, "pays", lambda self, requests, drafted: drafted > 0)
     path = folder if fused_kernels else make_gpt2(tmp_path, layers=1, width=32, heads=2, vocab=203)
-    params = SamplingParams(12, ignore_eos=True, logit_bias=((5, 80), (6, 80)))
+    params = SamplingParams(8, ignore_eos=True, logit_bias=((5, 80), (6, 80)))
     requests = [([5, 6, 5, 5, index], params) for index in (5, 6, 9)]
     expected = generate(Engine(config_of(path, cpu_kernels=False, threads=1, kv_tokens=512)), requests)
     engine = engine_of(path, {"mixed_steps": False, "speculate": "ngram", "speculate_tokens": 2})
@@ -319,7 +319,7 @@ def test_a_model_drafts_in_graphs(engine_of, folder, monkeypatch):
     monkeypatch.setattr(Account, "allows", lambda self, requests: True)
     monkeypatch.setattr(Account, "lends", lambda self, requests: True)
     monkeypatch.setattr(Account, "pays", lambda self, requests, drafted: drafted > 0)
-    requests = [([5, 6, 7, index], SamplingParams(8 + index, ignore_eos=True)) for index in (1, 2, 4)]
+    requests = [([5, 6, 7, index], SamplingParams(7 + index, ignore_eos=True)) for index in (1, 2, 4)]
     expected = generate(Engine(config_of(folder, cpu_kernels=False, threads=1, kv_tokens=512)), requests)
     engine = engine_of(folder, {"mixed_steps": False, "speculate": str(folder), "speculate_tokens": 2})
     assert generate(engine, requests) == expected
