@@ -25,6 +25,7 @@ from harness.errors import UsageError
 from harness.traces.format import GROUP
 from tests.harness import bench_process
 from tests.harness.bench_process import SEVERAL
+from tests.harness.report.conftest import ENGINES, make_online
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -56,19 +57,19 @@ drawn.figures = lambda run, charts: [
     drawn.plot("ttst", [charts.by_load["ttst_ms"]], drawn.looks(run.engines))
 ]
 """
-#: A run in the project that the package's metric came after.
-OLDER = ROOT / "reports" / "cpu-smollm2-135m"
 LIST, SHOW, MISSPELT = "engines list", "engines show toy@quick", "online --engines roseinfer,toi"
 SCHEMA, GATE = "schema online-results", "ttst_p50<=100000s, prompt_tok_per_s>=0.001"
 
 
 @dataclass
 class Shown:
-    """How commands end with the package, what they print and what they say; a report that one of them made,
-    a run of both variants of the engine on a trace in the package's format, and one that compared them."""
+    """How commands end with the package, what they print and what they say; a run that the package's metric
+    came after, and the page that one of them made of it; a run of both variants of the engine on a trace in
+    the package's format, and the command that compared them."""
 
     ended: dict[str, tuple[int, str, str]]
     older: Path
+    older_page: Path
     report: tuple[int, str, str]
     run: Path
     gated: tuple[int, str, str]
@@ -84,11 +85,12 @@ def shown(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Shown:
         "--trace", str(out / "mine.csv"), "--scales", "1", "--repeats", "2", "--max-model-len", "64",
         "--slo", "ttst_ms=500", "--warmup", "2", "--no-calibrate", "--no-check-answers", "--out", str(out),
     ]  # fmt: skip
+    older = make_online(out / "older", engines=ENGINES[::2], closed=(4,), repeats=2, n=60, faults=False)
     page, run = out / "older.html", str(out / "online_*")
     compare = ["compare", run, run, "--engine-a", "toy", "--engine-b", "toy@quick", "--gate", GATE]
     compare += ["--allow-different", "invalid", "--json"]
     texts = (LIST, SHOW, MISSPELT, SCHEMA)
-    commands = [*map(str.split, texts), ["report", str(OLDER), "--out", str(page)], online, compare]
+    commands = [*map(str.split, texts), ["report", str(older), "--out", str(page)], online, compare]
     done = subprocess.run(
         [sys.executable, "-c", QUICK + SEVERAL], cwd=empty, input=json.dumps(commands),
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(installed)])},
@@ -98,7 +100,7 @@ def shown(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Shown:
     *short, report, measured, gated = [(code, out, err) for code, out, err in json.loads(done.stdout)]
     assert measured[0] == 0, measured
     (folder,) = out.glob("online_*")
-    return Shown(dict(zip(texts, short, strict=True)), page, report, folder, gated)
+    return Shown(dict(zip(texts, short, strict=True)), older, page, report, folder, gated)
 
 
 def without(*arguments: str | Path) -> Result:
@@ -200,8 +202,8 @@ def test_the_run_is_reported_where_the_package_is_not_installed(run: Path, tmp_p
 
 def test_a_metric_that_came_after_a_run_does_not_change_its_verdicts(shown: Shown, tmp_path: Path) -> None:
     """The metric has a table; the comparisons are those that the run made, corrected for as many."""
-    pages = {False: tmp_path / "without.html", True: shown.older}
-    assert without("report", OLDER, "--out", pages[False]).exit_code == 0
+    pages = {False: tmp_path / "without.html", True: shown.older_page}
+    assert without("report", shown.older, "--out", pages[False]).exit_code == 0
     assert shown.report[0] == 0, shown.report
     said = []
     for plugin, page in pages.items():

@@ -131,25 +131,6 @@ def test_an_interrupted_run_has_a_report_and_names_how_to_go_on(start_mock, star
     assert "interrupted" not in (folder / "summary.md").read_text()
 
 
-def test_failures_are_counted_by_kind(start_mock: Any, bench: Any, tmp_path: Path, quick: list[str]) -> None:
-    server = start_mock(script=[{}, {"status": 500}, {"cut_after": 2}, {"tokens": 3}, {"usage_off_by": 1}])
-    done = bench(
-        "online", "--base-url", server.url, *quick, "--concurrency", "1", "--n", "20", "--json",
-        "--input-len", "9", "--output-len", "6", "--slo", "ttft_ms=100000",
-    )  # fmt: skip
-    assert done.code == 3, done.err
-    results = strict(done.out)
-    [folder] = (tmp_path / "runs").iterdir()
-    assert results.pop("answer") and results == check_files(folder, logs=set())
-    for summary in results["summaries"]:
-        kinds = dict.fromkeys(("http_500", "disconnected", "wrong_length", "token_mismatch"), 4)
-        assert (summary["errors"], summary["num_success"], summary["num_error"]) == (kinds, 4, 16)
-        # On a loaded machine the client may send late too, which is a reason of its own.
-        assert not summary["valid"]
-        assert summary["invalid_reasons"][0]["values"] == {"failed": 16, "requests": 20}
-    assert "INVALID: 16 of 20 requests failed" in done.err
-
-
 @pytest.mark.parametrize("file", ["raw/cell-00000.requests.parquet", "journal.jsonl"])
 def test_a_full_disk_names_the_file_and_how_to_go_on(file, shared_mock, bench, tmp_path, quick, monkeypatch):
     def refuse(*anything: Any, **more: Any) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 from harness.records.parquet import read_records
 from harness.schema.results import OnlineResults
 
+from .run_checks import check_files, strict
+
 #: What the server does to a request, and the kind under which that counts; None: it is a success.
 FAULTS: list[tuple[dict[str, Any], str | None]] = [
     ({"status": 500}, "http_500"),  # also the first request of the warm-up, which is sent again
@@ -60,6 +62,9 @@ def test_every_fault_is_counted_under_its_kind(start_mock, bench, tmp_path, quic
         assert not summary.valid and summary.invalid_reasons[0].values == {"failed": failed, "requests": N}
 
     [folder] = (tmp_path / "runs").iterdir()
+    shown = strict(done.out)
+    assert shown.pop("answer") and shown == check_files(folder, logs=set())
+    assert f"INVALID: {failed} of {N} requests failed" in done.err
     requests = read_records(folder).requests
     assert len(requests) == N and requests["error"].value_counts().to_dict() == expected
     assert requests["error_detail"].notna().equals(requests["error"].notna())
