@@ -168,7 +168,7 @@ def test_the_person_thinks_from_when_an_answer_is_read(monkeypatch, answers, due
     client.submit.assert_called_once_with(1, due, 0.0)
 
 
-@pytest.mark.parametrize(("concurrency", "clients"), [(2, 1), (3, 2), (None, 1), (None, 2)])
+@pytest.mark.parametrize(("concurrency", "clients"), [(3, 2), (None, 1)])
 def test_each_turn_has_the_answers_before_it_and_waits_for_the_person(echo, concurrency, clients):
     count, turns, think_s = 5, 4, 0.02
     target = Target("127.0.0.1", echo.server_port, "/v1/completions")

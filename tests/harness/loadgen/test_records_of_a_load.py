@@ -82,8 +82,7 @@ def one_by_one(chunks: list[tuple[float, int]]) -> list[float]:
 
 
 @pytest.mark.usefixtures("chunks_as_read")
-@pytest.mark.parametrize("clients", [1, 2])
-@pytest.mark.parametrize("concurrency", [None, 4])
+@pytest.mark.parametrize(("clients", "concurrency"), [(2, None), (1, 4)])
 def test_what_is_measured_is_what_the_server_did(
     mock_server: Any, clients: int, concurrency: int | None
 ) -> None:
