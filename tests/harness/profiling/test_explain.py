@@ -96,18 +96,13 @@ def time_per_token(profiles: Any, *others: Comparison) -> Gap:
     return gap
 
 
-def test_only_what_a_verdict_calls_a_difference() -> None:
-    pair = summary("A", 9, http=1, queue=50), summary("B", 4, http=1, queue=1)
-    quiet = [verdict("ttft_ms", "no difference"), verdict("itl_ms", "not enough data")]
-    assert taken_apart(*pair, [], *quiet) == []
-
-
-def test_no_difference_of_an_invalid_cell() -> None:
-    pair = (
-        summary("A", 9, http=1, queue=50),
-        summary("B", 4, http=1, queue=1).model_copy(update={"valid": False}),
-    )
-    assert taken_apart(*pair, [], verdict("ttft_ms", "worse")) == []
+@pytest.mark.parametrize(
+    ("verdict_of", "valid"), [("no difference", True), ("not enough data", True), ("worse", False)]
+)
+def test_only_what_a_verdict_calls_a_difference_between_valid_cells(verdict_of, valid):
+    a, b = summary("A", 9, http=1, queue=50), summary("B", 4, http=1, queue=1)
+    b = b.model_copy(update={"valid": valid})
+    assert taken_apart(a, b, [], verdict("ttft_ms", verdict_of), verdict("itl_ms", verdict_of)) == []
 
 
 def test_ttft_by_its_waterfall() -> None:
@@ -151,15 +146,12 @@ def test_sums_over_ranks_are_a_part_of_their_own() -> None:
         profile("A", 9, {"matmul": 4, "communication": 3}, 2, "cuda"),
         profile("B", 5, {"matmul": 3, "communication": 0.5}, 1.5, "cuda"),
     ]
-    found = time_per_token(profiles)
-    assert "is decode step: communication, +2.50 ms" in conclusion(found)
+    assert "is decode step: communication, +2.50 ms" in conclusion(time_per_token(profiles))
 
 
 def test_what_the_parts_do_not_reach_is_not_explained() -> None:
-    profiles = [profile("A", 8, {"matmul": 5.5}, 2.5), profile("B", 6, {"matmul": 4.5}, 2)]
-    found = time_per_token(profiles)
-    assert found.unexplained == pytest.approx(4 - 1.5)
-    assert conclusion(found).startswith("not explained")
+    gap = time_per_token([profile("A", 8, {"matmul": 5.5}, 2.5), profile("B", 6, {"matmul": 4.5}, 2)])
+    assert gap.unexplained == pytest.approx(4 - 1.5) and conclusion(gap).startswith("not explained")
 
 
 def test_a_profile_that_is_not_the_benchmark_says_so() -> None:
@@ -207,8 +199,7 @@ def test_a_profile_of_another_load_explains_nothing(elsewhere: int, other: Load)
     profiles = [profile("A", 9, {"matmul": 6.5}, 2.5), profile("B", 5, {"matmul": 3}, 2)]
     run, figures = profiles[elsewhere]
     profiles[elsewhere] = run.model_copy(update={"load": other}), figures
-    found = time_per_token(profiles)
-    assert conclusion(found) == "not explained: the profile is of another load"
+    assert conclusion(time_per_token(profiles)) == "not explained: the profile is of another load"
 
 
 def test_the_tables_of_steps_say_what_their_columns_are() -> None:
