@@ -179,13 +179,14 @@ class CudaRunner(Runner):
         count, decodes, ends = batch.decode_start, len(batch.decode_lengths), len(batch.prefill_requests)
         prompts = max(len(batch.segments), ends)
         keys = sum(segment.context + segment.count for segment in batch.segments)
-        fits = batch.verifying or (self._attention.takes(keys) if self._paged else keys == count)
-        fitting = (
-            sizes
-            for sizes in self.mixed_graphs
-            if sizes[0] >= count and (0 < decodes <= sizes[1] or decodes == sizes[1])
-        )
-        sizes = min(fitting, key=sum, default=None) if fits and prompts <= MAX_PROMPTS else None
+        takes_keys = batch.verifying or (self._attention.takes(keys) if self._paged else keys == count)
+
+        def fits(tokens: int, rows: int) -> bool:
+            return tokens >= count and rows >= decodes and (rows > 0) == (decodes > 0)
+
+        sizes = None
+        if takes_keys and prompts <= MAX_PROMPTS:
+            sizes = min((sizes for sizes in self.mixed_graphs if fits(*sizes)), key=sum, default=None)
         if sizes is None:
             with named_range("roseinfer.model.forward.eager"):
                 self._send_prompts(batch, count, prompts)

@@ -86,9 +86,10 @@ def logprobs(logits: Tensor, sampled: Tensor, k: int) -> DeviceLogprobs:
     sampled, vocab = sampled[:, None], logits.shape[-1]
     wide, tokens = logits.float(), sampled
     if k:
-        bits = wide.view(torch.int32)
-        order = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long()  # as the numbers that they stand for
-        order.bitwise_left_shift_(32).add_(torch.arange(vocab - 1, -1, -1, device=logits.device))
+        # integers in the order of the floats; of equal ones the taken token first, then lower ids
+        bits, lower_first = wide.view(torch.int32), torch.arange(vocab - 1, -1, -1, device=logits.device)
+        order = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long()
+        order.bitwise_left_shift_(32).add_(lower_first)
         order.scatter_(-1, sampled, order.gather(-1, sampled) | 0xFFFFFFFF)
         tokens = torch.cat((sampled, order.topk(min(k, vocab), dim=-1).indices), -1)
     # A sum of one row alone, as in logsumexp, would be split over the threads.

@@ -326,11 +326,11 @@ class Scheduler:
         most, of_client = self._policies.max_batch_size, self._limit_of_clients()
         rows = running.decoding
         if of_client is not None:
-            client = running.clients[rows]
-            many = (each for each, count in clients.items() if count > of_client)
-            late = np.concatenate([np.flatnonzero(client == each)[of_client:] for each in many])
-            running.decoding = rows = np.concatenate([np.delete(rows, late), rows[late]])
-            most = min(most, len(rows) - len(late))
+            client, waits = running.clients[rows], np.zeros(len(rows), bool)
+            for crowded in (each for each, count in clients.items() if count > of_client):
+                waits[np.flatnonzero(client == crowded)[of_client:]] = True
+            running.decoding = rows = np.concatenate([rows[~waits], rows[waits]])
+            most = min(most, int((~waits).sum()))
         return rows if len(rows) <= most else rows[:most]
 
     def _limit_of_clients(self) -> int | None:
@@ -416,13 +416,15 @@ class Scheduler:
             cut |= isinstance(policies.chunking, WholePrompts)
         chunking = ChunkedPrompts(budget) if cut else policies.chunking
         while len(chunks) < prompts:
-            row, waiting = None, next(iter(self._waiting), None) if of_client else None
-            if not begun or (waiting and self._rank(waiting) < self._rank(running.request(begun[0]))):
-                row = self._admit(chunking, budget, first=not chunks)
-            if row is None:
-                if not begun:
-                    break
+            waiting = next(iter(self._waiting), None) if of_client else None
+            newcomer_first = not begun or (
+                waiting is not None and self._rank(waiting) < self._rank(running.request(begun[0]))
+            )
+            row = self._admit(chunking, budget, first=not chunks) if newcomer_first else None
+            if row is None and begun:
                 row = begun.pop(0)
+            if row is None:
+                break
             context = int(running.computed[row])
             rest = int(running.length[row]) - context
             count = chunking.part(rest, budget, first=not chunks)

@@ -99,7 +99,7 @@ class RequestParser:
         self._head_bytes += size
         self._framing += size
         self._outside += size
-        if not self.receiving and data.count(b" ", 0, data.find(b"\n") % (size + 1)) > 2:
+        if not self.receiving and data.partition(b"\n")[0].count(b" ") > 2:
             raise HttpError(400, "this is no HTTP request: its first line has more than two spaces")
         try:
             while data:
