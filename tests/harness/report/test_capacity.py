@@ -39,16 +39,19 @@ def cell(
     )  # fmt: skip
 
 
+def to_its_end(plan: SearchPlan, label: str, capacity: float, joules: float | None = None) -> EngineSearch:
+    """A search of an engine that meets the limits up to its capacity; of `joules` for each unit of load."""
+    search = EngineSearch(plan, label)
+    while not search.ended:
+        load = search.next_value
+        at = None if joules is None else machine(joules * load)
+        search.take(cell(load, ttft=10 if load <= capacity else 90), 0, at)
+    return search
+
+
 def searched(**capacities: float) -> SearchResults:
     """Each engine meets the limits up to its capacity."""
-    searches = []
-    for label, capacity in capacities.items():
-        search = EngineSearch(PLAN, label)
-        while not search.ended:
-            load = search.next_value
-            search.take(cell(load, ttft=10 if load <= capacity else 90), start=0)
-        searches.append(search)
-    a, b = searches
+    a, b = searches = [to_its_end(PLAN, label, capacity) for label, capacity in capacities.items()]
     ratios = [a.against(b, pairs=1)]
     return SearchResults(
         plan=PLAN, engines=[s.capacity(s.label, None, "the time was over") for s in searches], ratios=ratios
@@ -65,10 +68,7 @@ def machine(joules: float | None) -> MachineLoad:
 
 def test_agents_are_counted_per_gpu_kilowatt_and_price():
     plan = SearchPlan.make("agents", "ttft_p50<=50ms", lowest=1, highest=64, cells=12, tolerance=0.5)
-    search = EngineSearch(plan, "a")
-    while not search.ended:
-        load = search.next_value
-        search.take(cell(load, ttft=10 if load <= 20 else 90), 0, machine(800 * load))
+    search = to_its_end(plan, "a", 20, joules=800)
     found = search.capacity("a", None, "")
     assert found.watts == max(200 * trial.value for trial in search.trials if trial.met)
     results = SearchResults(plan=plan, engines=[found])
@@ -107,10 +107,7 @@ def test_loads_beyond_what_was_allowed_are_no_capacity(capacities: dict[str, flo
 
 def test_one_cell_is_no_capacity() -> None:
     """Where every cell said the same, the interval stands for the value, which is a guess."""
-    searches = [EngineSearch(PLAN, label) for label in "ab"]
-    while not searches[0].ended:
-        load = searches[0].next_value
-        searches[0].take(cell(load, ttft=10 if load <= 20 else 90), start=0)
+    searches = [to_its_end(PLAN, "a", 20), EngineSearch(PLAN, "b")]
     searches[1].take(cell(32, ttft=90), start=0)
     found = SearchResults(
         plan=PLAN, engines=[s.capacity(s.label, None, "the time was over") for s in searches],
@@ -148,21 +145,17 @@ def test_a_server_that_died_before_it_missed_the_limits_is_not_the_best() -> Non
     assert ranking.winner is None
 
 
-def test_one_cell_at_the_lightest_load_tells_nothing() -> None:
+@pytest.mark.parametrize(("loads", "ttft"), [((1,), 10), ((4, 2, 1), 90)])
+def test_cells_that_all_say_the_same_are_no_capacity(loads: tuple[int, ...], ttft: float) -> None:
+    """One at the lightest load, and several that miss the limits."""
     search = EngineSearch(PLAN, "a")
-    search.take(cell(1, ttft=10), start=0)
-    found = SearchResults(plan=PLAN, engines=[search.capacity("a", None, "it was interrupted")])
-    assert not capacity_ranking(found).valid
-    [sentence] = capacity_answer(found)
-    assert "not known" in str(sentence) and "it was interrupted" in str(sentence)
-
-
-def test_cells_that_all_miss_the_limits_are_no_capacity() -> None:
-    search = EngineSearch(PLAN, "a")
-    for load in (4, 2, 1):
-        search.take(cell(load, ttft=90), start=0)
-    found = SearchResults(plan=PLAN, engines=[search.capacity("a", None, "3 cells were measured")])
-    assert not capacity_ranking(found).valid
+    for load in loads:
+        search.take(cell(load, ttft=ttft), start=0)
+    results = SearchResults(plan=PLAN, engines=[search.capacity("a", None, "it was interrupted")])
+    assert not capacity_ranking(results).valid
+    if ttft == 10:
+        [sentence] = capacity_answer(results)
+        assert "not known" in str(sentence) and "it was interrupted" in str(sentence)
 
 
 @given(st.lists(st.tuples(st.integers(1, 64), st.booleans()), min_size=1, max_size=6), st.integers(1, 6))
