@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +28,9 @@ sys.meta_path.insert(0, NotInstalled())
 """
 
 
-def test_help_report_and_a_closed_loop_need_no_engine(start_mock: Callable[..., Any], tmp_path: Path) -> None:
+def test_help_report_and_a_closed_loop_need_no_engine(shared_mock: Any, tmp_path: Path) -> None:
     load = "--concurrency 2 --n 8 --input-len 8 --output-len 4 --warmup 2 --no-calibrate --no-figures"
-    loop = ["online", "--base-url", start_mock().url, *load.split(), "--max-model-len", "64"]
+    loop = ["online", "--base-url", shared_mock.url, *load.split(), "--max-model-len", "64"]
     commands = [["--help"], ["engines", "list"], ["traces", "list"], ["calibrate", "--help"]]
     commands += [[*loop, "--out", str(tmp_path)]]
     commands += [["report", str(tmp_path / "online_*"), "--out", str(tmp_path / "report.html")]]

@@ -86,12 +86,12 @@ def test_a_server_that_refuses_is_not_asked_for_longer(start_mock: Any, settings
 
 @pytest.mark.parametrize("may_know", [True, False])
 def test_the_same_prompts_are_sent_again_where_no_cache_can_know_them(
-    start_mock: Any, settings_for: Make, monkeypatch: pytest.MonkeyPatch, may_know: bool
+    shared_mock: Any, settings_for: Make, monkeypatch: pytest.MonkeyPatch, may_know: bool
 ) -> None:
     """So an engine that is measured with more requests has those of a slower one among them."""
     monkeypatch.setattr(EngineVariant, "may_know_prompts", lambda variant, prefix_cache: may_know)
     watcher = Watcher()
-    settings = settings_for(start_mock().url, min_duration=0.5, **LOOP | {"input_len": "uniform:2:60"})
+    settings = settings_for(shared_mock.url, min_duration=0.5, **LOOP | {"input_len": "uniform:2:60"})
     folder, _ = run_online(settings, notify=watcher)
     [*tries, measured] = loads(watcher)
     requests = read_records(folder).requests.sort_values("request")
@@ -101,8 +101,8 @@ def test_the_same_prompts_are_sent_again_where_no_cache_can_know_them(
     assert tries and requests["input_tokens"].tolist() == inputs.tolist()
 
 
-def test_settling_is_left_out_and_the_rest_lasts(start_mock: Any, settings_for: Make) -> None:
-    settings = settings_for(start_mock().url, settle=0.5, min_duration=0.5, **LOOP)
+def test_settling_is_left_out_and_the_rest_lasts(shared_mock: Any, settings_for: Make) -> None:
+    settings = settings_for(shared_mock.url, settle=0.5, min_duration=0.5, **LOOP)
     folder, results = run_online(settings)
     summary = results.summaries[-1]
     assert summary.window_s is not None and summary.window_s[0] == 0.5 and summary.window_s[1] >= 1
@@ -111,10 +111,10 @@ def test_settling_is_left_out_and_the_rest_lasts(start_mock: Any, settings_for: 
     assert summary.num_requests == (requests["t_sent"] >= 0.5).sum()
 
 
-def test_a_trace_is_taken_longer(start_mock: Any, settings_for: Make, tmp_path: Path) -> None:
+def test_a_trace_is_taken_longer(shared_mock: Any, settings_for: Make, tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text("arrival_s,input_tokens,output_tokens\n" + "".join(f"{i / 10},8,4\n" for i in range(60)))
-    url = start_mock().url
+    url = shared_mock.url
     given = {"trace": str(trace), "scales": [0.1, 0.2], "n": 4}
     _, results = run_online(settings_for(url, min_duration=0.5, **given))
     counts = {summary.load.value: summary.num_requests for summary in results.summaries}
@@ -128,10 +128,10 @@ def test_a_trace_is_taken_longer(start_mock: Any, settings_for: Make, tmp_path: 
     assert float(values["wanted_s"]) > float(values["seconds"])
 
 
-def test_nothing_is_left_after_settling(start_mock: Any, settings_for: Make, tmp_path: Path) -> None:
+def test_nothing_is_left_after_settling(shared_mock: Any, settings_for: Make, tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text("arrival_s,input_tokens,output_tokens\n0,8,4\n1,8,4\n")
-    settings = settings_for(start_mock().url, settle=600, scales=[0.01], trace=str(trace))
+    settings = settings_for(shared_mock.url, settle=600, scales=[0.01], trace=str(trace))
     _, results = run_online(settings)
     assert results.summaries[-1].invalid_reasons[0].kind == "unmeasured"
 
@@ -183,18 +183,18 @@ def test_a_cell_is_measured_again_by_more(start_mock: Any, settings_for: Make, c
 
 @pytest.mark.parametrize(("loop", "events", "counts"), [([3, 4], [], [3, 3]), ([1, 3], [(1, 1, 3)], [1, 3])])
 def test_a_run_that_is_resumed_goes_on_with_as_many_or_more(
-    start_mock: Any, settings_for: Make, can: Can, loop: list[int], events: Any, counts: list[int]
+    shared_mock: Any, settings_for: Make, can: Can, loop: list[int], events: Any, counts: list[int]
 ) -> None:
     can({1: 0.01, 3: 1e9}, 3)
-    folder = interrupted(settings_for(start_mock().url, **BUSY_LOOP | {"concurrency": loop}))
+    folder = interrupted(settings_for(shared_mock.url, **BUSY_LOOP | {"concurrency": loop}))
     resume_online(folder, watch := Watcher())
     assert asked_again(watch) == events and clients(folder) == counts
 
 
-def test_the_most_can_be_too_few(start_mock: Any, settings_for: Make, can: Can) -> None:
+def test_the_most_can_be_too_few(shared_mock: Any, settings_for: Make, can: Can) -> None:
     can({1: 0.01}, 2)
     watch = Watcher()
-    settings = settings_for(start_mock().url, **BUSY_LOOP | {"concurrency": [4]})
+    settings = settings_for(shared_mock.url, **BUSY_LOOP | {"concurrency": [4]})
     folder, results = run_online(settings, notify=watch)
     assert asked_again(watch) == [(0, 1, 2)] and clients(folder) == [2]
     for summary in results.summaries:
@@ -214,10 +214,10 @@ def test_a_cell_is_sent_so_often_at_most(start_mock, settings_for, can, monkeypa
     assert answered(server) == 4 * 12
 
 
-def test_more_clients_for_a_loop_that_is_too_short(start_mock: Any, settings_for: Make, can: Can) -> None:
+def test_more_clients_for_a_loop_that_is_too_short(shared_mock: Any, settings_for: Make, can: Can) -> None:
     can({1: 0.01, 2: 1e9}, 2)
     watch = Watcher()
-    settings = settings_for(start_mock().url, min_duration=0.4, **BUSY_LOOP | {"concurrency": [4]})
+    settings = settings_for(shared_mock.url, min_duration=0.4, **BUSY_LOOP | {"concurrency": [4]})
     folder, results = run_online(settings, notify=watch)
     assert asked_again(watch) == [(0, 1, 2)] and clients(folder) == [2]
     assert results.summaries[0].duration_s >= 0.4 and results.summaries[0].num_requests % 4 == 0
@@ -232,20 +232,20 @@ def test_more_clients_for_a_loop_that_is_too_short(start_mock: Any, settings_for
         {"request_rate": "100", "n": 8, "input_len": 16, "output_len": 4},
     ],
 )
-def test_what_is_not_measured_again(start_mock, settings_for, can, monkeypatch, given):
+def test_what_is_not_measured_again(shared_mock, settings_for, can, monkeypatch, given):
     """A number that was given, one request in flight, and loads that every engine gets alike."""
     can({1: 0.01, 2: 1e9}, 2)
     monkeypatch.setattr("harness.runs.resolved.CLIENT_SHARE", 1e9)  # the estimate is too low
     watch = Watcher()
-    folder, results = run_online(settings_for(start_mock().url, **given), notify=watch)
+    folder, results = run_online(settings_for(shared_mock.url, **given), notify=watch)
     assert asked_again(watch) == [] and set(clients(folder)) == {1}
     assert all(summary.invalid_reasons[0].kind == "busy" for summary in results.summaries)
 
 
-def test_a_rate_of_short_answers_begins_with_enough(start_mock: Any, settings_for: Make, can: Can) -> None:
+def test_a_rate_of_short_answers_begins_with_enough(shared_mock: Any, settings_for: Make, can: Can) -> None:
     can({1: 8.0, 2: 1e9}, 2)
     given = {"request_rate": "100", "n": 8, "input_len": 16, "output_len": 1}
-    folder, results = run_online(settings_for(start_mock().url, **given))
+    folder, results = run_online(settings_for(shared_mock.url, **given))
     assert clients(folder) == [2] and all(summary.valid for summary in results.summaries)
 
 

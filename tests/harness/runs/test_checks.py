@@ -56,10 +56,10 @@ def other_answers(python: Path, model: Path, device: str, dtype: str, prompts: A
     return Reference(version="transformers", noise=0.01, spread=1.0, answers=[answer] * len(prompts))
 
 
-def test_an_engine_that_answers_wrongly_wins_nothing(start_mock, settings_for, monkeypatch):
+def test_an_engine_that_answers_wrongly_wins_nothing(shared_mock, settings_for, monkeypatch):
     monkeypatch.setattr("harness.runs.checks.ask_reference", other_answers)
     model = {"model": "random:gpt2-tiny", "engines": "openai"}
-    folder, results = run_online(settings_for(start_mock().url, **CHECKED | model))
+    folder, results = run_online(settings_for(shared_mock.url, **CHECKED | model))
     assert results.answers is not None
     [check] = results.answers.checks
     assert check.verdict == "wrong" and results.answers.wrong == {"openai": check.reason}
@@ -78,8 +78,8 @@ def test_an_engine_that_answers_wrongly_wins_nothing(start_mock, settings_for, m
     assert (folder / ANSWERS).read_bytes() == before
 
 
-def test_a_server_whose_model_nobody_knows_is_judged_by_lengths_alone(start_mock, settings_for):
-    folder, results = run_online(settings_for(start_mock().url, **CHECKED))
+def test_a_server_whose_model_nobody_knows_is_judged_by_lengths_alone(shared_mock, settings_for):
+    folder, results = run_online(settings_for(shared_mock.url, **CHECKED))
     [check] = results.answers.checks
     unchecked = Fact(kind="unchecked_answers", values={"unknown": 12, "answers": 12})
     assert (check.verdict, check.reason) == ("unknown", unchecked)
@@ -240,10 +240,10 @@ def test_a_check_that_cannot_be_asked_on_resume_is_said_and_tried_again(
     assert len(check.answers) == 4 * len(LENGTHS)
 
 
-def test_the_last_check_of_a_search_is_asked_on_resume(start_mock: Any, settings_for: Make) -> None:
+def test_the_last_check_of_a_search_is_asked_on_resume(shared_mock: Any, settings_for: Make) -> None:
     plan = SearchPlan.make("concurrency", "ttft_p50<=10s", lowest=1, highest=32, first=2, cells=3)
     given = plan.settings() | {"input_len": 4, "output_len": 4, "n": 4, "rounds": 1, "check_answers": True}
-    settings = settings_for(start_mock().url, scales=[1.0], min_duration=None, **given)
+    settings = settings_for(shared_mock.url, scales=[1.0], min_duration=None, **given)
     folder = interrupted(settings, 2, plan)
     _, results = resume_online(folder, again := Watcher())
     assert len(again.of(EngineStarting)) == 1 and not again.measured and results.meta.unasked == []
@@ -313,12 +313,12 @@ class FailsAtItsEnd(OpenAI):
         raise EngineError("it crashed as it ended", "see its log")
 
 
-def test_a_server_that_fails_at_its_end_is_said(start_mock, settings_for, monkeypatch):
+def test_a_server_that_fails_at_its_end_is_said(shared_mock, settings_for, monkeypatch):
     def get(name: Any, *given: Address | None) -> Engine:
         return FailsAtItsEnd(*given)
 
     monkeypatch.setattr(selection, "get_engine", get)
-    settings = settings_for(start_mock().url, scales=[0.01], check_answers=True)
+    settings = settings_for(shared_mock.url, scales=[0.01], check_answers=True)
     folder, results = run_online(settings, notify=(watch := Watcher()))
     [event] = watch.of(EngineNotAsked)
     assert results.meta.unasked == [event.unasked] and event.unasked.what == []

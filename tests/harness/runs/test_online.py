@@ -78,7 +78,7 @@ def test_a_cell_that_its_server_did_not_outlive_is_none(start_mock: Any, setting
     assert {other.cause for other in others} == {""}
 
 
-def test_reasons_of_which_one_begins_like_another_are_both_said(start_mock, settings_for, monkeypatch):
+def test_reasons_of_which_one_begins_like_another_are_both_said(shared_mock, settings_for, monkeypatch):
     """The same text, and more: two reasons, unless the cell was lost in its middle."""
     faults = iter(["it is full", "it is full; the disk too"])
 
@@ -88,11 +88,11 @@ def test_reasons_of_which_one_begins_like_another_are_both_said(start_mock, sett
 
     monkeypatch.setattr("harness.runs.block.CellRunner", Full)
     with pytest.raises(BenchError) as raised:
-        run_online(settings_for(start_mock().url, repeats=2))
+        run_online(settings_for(shared_mock.url, repeats=2))
     assert raised.value.message.endswith("openai: it is full; openai: it is full; the disk too")
 
 
-def test_one_at_a_time(start_mock: Any, settings_for: Make) -> None:
+def test_one_at_a_time(shared_mock: Any, settings_for: Make) -> None:
     def meddle() -> None:
         with pytest.raises(UsageError, match="is still going on"):
             resume_online(watch.of(Started)[0].folder, Watcher())
@@ -100,7 +100,7 @@ def test_one_at_a_time(start_mock: Any, settings_for: Make) -> None:
 
     refused: list[bool] = []
     watch = Watcher({0: meddle})
-    run_online(settings_for(start_mock().url, scales=[0.01]), notify=watch)
+    run_online(settings_for(shared_mock.url, scales=[0.01]), notify=watch)
     assert refused == [True]
 
 
@@ -149,14 +149,14 @@ class Clinging(OpenAI):
         raise CleanupError("it could not be ended: PID 7", "kill -9 7")
 
 
-def test_nothing_is_measured_beside_what_was_left_behind(start_mock, settings_for, monkeypatch):
+def test_nothing_is_measured_beside_what_was_left_behind(shared_mock, settings_for, monkeypatch):
     def get(name: Any, *given: Address | None) -> Engine:
         return Clinging(*given)
 
     monkeypatch.setattr(selection, "get_engine", get)
     watch = Watcher()
     with pytest.raises(CleanupError):
-        run_online(settings_for(start_mock().url, scales=[0.01], repeats=2), notify=watch)
+        run_online(settings_for(shared_mock.url, scales=[0.01], repeats=2), notify=watch)
     assert watch.measured == [0]
     monkeypatch.setattr(selection, "get_engine", get_engine)
     assert resume_online(watch.of(Started)[0].folder, watch)[1].skipped == []

@@ -36,16 +36,16 @@ def busy(results: OnlineResults) -> list[Fact]:
     ("stored", "unit"),
     [(calibration(1.0), "chunks"), (calibration(1e9, requests_per_s=0.1), "requests")],
 )
-def test_a_client_near_its_limit_makes_a_cell_invalid(start_mock, settings_for, monkeypatch, stored, unit):
+def test_a_client_near_its_limit_makes_a_cell_invalid(shared_mock, settings_for, monkeypatch, stored, unit):
     monkeypatch.setattr(this_machine_module, "load_calibration", lambda: stored)
-    folder, results = run_online(settings_for(start_mock().url, scales=[0.01], calibrate=True))
+    folder, results = run_online(settings_for(shared_mock.url, scales=[0.01], calibrate=True))
     kept = json.loads((folder / "run.json").read_text())["environment"]["calibration"]
     assert kept == stored.model_dump()
     assert busy(results) and all(why.values["unit"] == unit for why in busy(results))
     assert not any(summary.valid for summary in results.summaries)
 
 
-def test_a_machine_without_one_is_calibrated_first(start_mock, settings_for, monkeypatch):
+def test_a_machine_without_one_is_calibrated_first(shared_mock, settings_for, monkeypatch):
     def measure(*, quick: bool, report_status: Any) -> Calibration:
         report_status("something")
         return calibration(1e9 if quick else 1.0)
@@ -53,7 +53,7 @@ def test_a_machine_without_one_is_calibrated_first(start_mock, settings_for, mon
     monkeypatch.setattr(this_machine_module, "load_calibration", lambda: None)
     monkeypatch.setattr(this_machine_module, "calibrate", measure)
     events: list[Event] = []
-    settings = settings_for(start_mock().url, scales=[0.01], calibrate=True)
+    settings = settings_for(shared_mock.url, scales=[0.01], calibrate=True)
     folder, results = run_online(settings, ["bench"], events.append)
     assert events[0] == Calibrating("something") and busy(results) == []
     kept = json.loads((folder / "run.json").read_text())["environment"]["calibration"]
@@ -61,13 +61,13 @@ def test_a_machine_without_one_is_calibrated_first(start_mock, settings_for, mon
 
 
 @pytest.mark.parametrize("switched_off", [True, False])
-def test_a_run_without_one_says_so(start_mock, settings_for, monkeypatch, switched_off):
+def test_a_run_without_one_says_so(shared_mock, settings_for, monkeypatch, switched_off):
     def fail(**_: object) -> Calibration:
         raise BenchError("too busy")
 
     monkeypatch.setattr(this_machine_module, "load_calibration", lambda: None)
     monkeypatch.setattr(this_machine_module, "calibrate", fail)
-    settings = settings_for(start_mock().url, scales=[0.01], calibrate=not switched_off)
+    settings = settings_for(shared_mock.url, scales=[0.01], calibrate=not switched_off)
     folder, results = run_online(settings)
     assert json.loads((folder / "run.json").read_text())["environment"]["calibration"].startswith("none: ")
     assert busy(results) == []

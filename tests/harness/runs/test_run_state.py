@@ -25,8 +25,8 @@ from .conftest import Make, Watcher, edit, interrupted, journal, report_of
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("any_lag")]
 
 
-def test_a_run_that_was_interrupted_is_finished(start_mock: Any, settings_for: Make) -> None:
-    folder = interrupted(settings_for(start_mock().url, scales=[0.01], repeats=2, warmup=1))
+def test_a_run_that_was_interrupted_is_finished(shared_mock: Any, settings_for: Make) -> None:
+    folder = interrupted(settings_for(shared_mock.url, scales=[0.01], repeats=2, warmup=1))
     before = (folder / "journal.jsonl").read_text()
     watch = Watcher()
     same, results = resume_online(folder, watch)
@@ -48,10 +48,10 @@ def in_flight(requests: pd.DataFrame) -> int:
     return max(int(((begun <= t) & (ended > t)).sum()) for t in begun)
 
 
-def test_a_sweep_interrupted_in_its_middle_is_finished(start_mock: Any, settings_for: Make) -> None:
+def test_a_sweep_interrupted_in_its_middle_is_finished(shared_mock: Any, settings_for: Make) -> None:
     """1, 2 and 4 requests in flight against one server, whichever order they are asked for in."""
     closed = {"concurrency": "4,1,2", "n": 5, "rounds": 3, "input_len": 9, "output_len": 4}
-    folder = interrupted(settings_for(start_mock().url, scales=[1.0], **closed), cell=1)
+    folder = interrupted(settings_for(shared_mock.url, scales=[1.0], **closed), cell=1)
     watch = Watcher()
     _, results = resume_online(folder, watch)
     assert watch.measured == [2]
@@ -78,7 +78,7 @@ KINDS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("given", KINDS)
-def test_other_loads_continue_with_the_same_requests(start_mock, settings_for, tmp_path, given):
+def test_other_loads_continue_with_the_same_requests(shared_mock, settings_for, tmp_path, given):
     """What is sent after an interruption is what would have been sent without."""
     talk: list[dict[str, Any]] = [
         {"role": "user", "content": "one two three"}, {"role": "assistant", "content": "four five six"},
@@ -88,7 +88,7 @@ def test_other_loads_continue_with_the_same_requests(start_mock, settings_for, t
     file = tmp_path / "talk.jsonl"
     file.write_text("\n".join(map(json.dumps, lines)))
     given = {key: f"jsonl:{file}" if value == "DATASET" else value for key, value in given.items()}
-    settings = settings_for(start_mock().url, prompt_nonce=1, accuracy=False, **given)
+    settings = settings_for(shared_mock.url, prompt_nonce=1, accuracy=False, **given)
     columns = ["cell", "request", "input_tokens", "output_tokens", "session", "turn"]
     whole, results = run_online(settings)
     folder = interrupted(settings)
@@ -134,11 +134,11 @@ def test_a_complete_run_without_its_journal_is_not_measured_again(finished, cont
     assert (finished / "requests.parquet").read_bytes() == before
 
 
-def test_what_has_changed_since_is_refused(start_mock, settings_for, python_with, tmp_path):
+def test_what_has_changed_since_is_refused(shared_mock, settings_for, python_with, tmp_path):
     trace = tmp_path / "trace.csv"
     trace.write_text("arrival_s,input_tokens,output_tokens\n0,5,5\n0.1,6,6\n")
     settings = settings_for(
-        start_mock().url, engines="openai,roseinfer", model="random:gpt2-tiny", trace=str(trace)
+        shared_mock.url, engines="openai,roseinfer", model="random:gpt2-tiny", trace=str(trace)
     )
     folder = interrupted(settings)
 

@@ -86,11 +86,11 @@ def test_a_search_ends_when_its_time_is_over_and_goes_on_when_resumed(start_mock
     assert [trial.start for trial in results.search.engines[0].trials] == [0, 1, 2]
 
 
-def test_a_search_warms_up_for_the_loads_that_it_measures(start_mock: Any, settings_for: Make) -> None:
+def test_a_search_warms_up_for_the_loads_that_it_measures(shared_mock: Any, settings_for: Make) -> None:
     plan = SearchPlan.make("concurrency", "ttft_p50<=10s", lowest=1, highest=512, first=2, cells=3)
     loads = plan.settings() | {"input_len": 4, "output_len": 4, "n": 4, "rounds": 1, "accuracy": False}
     settings = settings_for(
-        start_mock().url, scales=[1.0], server_metrics=False, warmup="auto", min_duration=None, **loads
+        shared_mock.url, scales=[1.0], server_metrics=False, warmup="auto", min_duration=None, **loads
     )
     watch = Watcher()
     _, results = run_online(settings, ["bench"], watch, plan)

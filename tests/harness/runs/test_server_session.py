@@ -307,8 +307,8 @@ def test_a_server_that_reports_nothing(caching: Start, settings_for: Make) -> No
     assert kinds(results) == [{"unreported"}, {"unreported"}]
 
 
-def test_two_served_models_are_not_comparable(start_mock: Any, settings_for: Make) -> None:
-    url = start_mock().url
+def test_two_served_models_are_not_comparable(shared_mock: Any, settings_for: Make) -> None:
+    url = shared_mock.url
     load = CACHED_LOAD | {"n": 4}
     folders = [run_online(settings_for(url, served_model=name, **load))[0] for name in ("a", "b")]
     folders.append(shutil.copytree(folders[0], folders[0].with_name("copy")))
