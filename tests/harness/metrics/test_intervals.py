@@ -128,15 +128,15 @@ def test_a_sample_of_bounded_size_is_the_smallest_with_both_ends(share: float) -
 
 
 def coverage(repeats: int, rng: np.random.Generator, spread: float) -> tuple[float, float]:
-    """Shares of 4,000 intervals with the true value: of an engine, and of the ratio of two equal ones."""
-    engines: npt.NDArray[np.float64] = rng.lognormal(0, spread, (2, 4000, repeats))
+    """Shares of 2,000 intervals with the true value: of an engine, and of the ratio of two equal ones."""
+    engines: npt.NDArray[np.float64] = rng.lognormal(0, spread, (2, 2000, repeats))
     alone = together = 0
     for a, b in zip(*engines, strict=True):
         found, effect = own_interval(estimate(*a)), ratio(estimate(*a), estimate(*b))
         assert found is not None and effect.ci is not None
         alone += found[0] <= 1 <= found[1]
         together += effect.ci[0] <= 1 <= effect.ci[1]
-    return alone / 4000, together / 4000
+    return alone / 2000, together / 2000
 
 
 @pytest.mark.parametrize("repeats", [2, 5])

@@ -37,8 +37,8 @@ def autocorrelated(rng: np.random.Generator, n: int, rho: float) -> Floats:
 @pytest.mark.parametrize("n", [40, 200, 1000])
 def test_a_steady_series_has_no_change(n: int, rho: float) -> None:
     rng = np.random.default_rng(1)
-    alarms = sum(find_change(autocorrelated(rng, n, rho)) is not None for _ in range(300))
-    assert alarms <= 6
+    alarms = sum(find_change(autocorrelated(rng, n, rho)) is not None for _ in range(150))
+    assert alarms <= 3
 
 
 @pytest.mark.parametrize("share", [0.15, 0.5, 0.9])
@@ -90,8 +90,8 @@ def test_a_saturated_engine_fell_behind(load: float) -> None:
 
 @pytest.mark.parametrize("n", [30, 40, 200])
 def test_an_engine_below_its_limit_keeps_up(n: int) -> None:
-    alarms = sum(behind_or_stalled(queue(20.0, 0.7 / 20, n, seed)) is not None for seed in range(200))
-    assert alarms <= 4
+    alarms = sum(behind_or_stalled(queue(20.0, 0.7 / 20, n, seed)) is not None for seed in range(100))
+    assert alarms <= 2
 
 
 @pytest.mark.parametrize("n", [30, 40])
@@ -106,11 +106,11 @@ def test_an_engine_fell_behind_whose_answers_end_together() -> None:
     requests["t_first"], requests["t_end"] = requests["t_end"], requests["t_end"].max() + 1.0
     assert (notice := behind_or_stalled(requests)) is not None and notice.kind == "behind"
     alarms = 0
-    for seed in range(200):
+    for seed in range(100):
         below = queue(20.0, 0.7 / 20, 40, seed)
         below["t_first"], below["t_end"] = below["t_end"], below["t_end"].max() + 1.0
         alarms += behind_or_stalled(below) is not None
-    assert alarms <= 4
+    assert alarms <= 2
 
 
 def test_answers_that_all_take_long_or_fail_at_once_are_no_queue() -> None:
