@@ -216,7 +216,10 @@ def test_an_engine_that_is_not_installed_is_named_and_no_failure(
     assert skipped["reason"][1:] in summary.replace("\\", "")
 
     alone = bench("online", "--engines", "vllm", *model, *quick)
-    assert alone.code == 2 and alone.err.startswith("bench: none of the engines can be measured: vLLM: ")
+    assert alone.code == 2 and alone.err.startswith(
+        "bench: none of the engines can be measured: vLLM: not installed: "
+    )
+    assert len([*(tmp_path / "runs").iterdir()]) == 1
 
 
 def test_a_run_that_cannot_be_profiled_keeps_its_results(shared_mock, bench, quick):

@@ -18,12 +18,16 @@ FAULTS: list[tuple[dict[str, Any], str | None]] = [
     ({"padding": 1 << 20}, None),  # a line of 1 MB
     ({"padding": 1 << 20, "garbled_after": 1}, "stream_error"),
     ({"garbled_after": 0}, "stream_error"),  # no JSON
+    ({"error_after": 0}, "stream_error"),
     ({"error_after": 2}, "stream_error"),
+    ({"finish_reason": "abort"}, "stream_error"),
     ({"half_event_after": 2}, "stream_error"),
     ({"content_type": "text/html"}, "stream_error"),
     ({"content_type": "application/json", "garbled_after": 0}, "stream_error"),
     ({"status": 307}, "http_307"),
+    ({"status": 400}, "http_400"),
     ({"status": 404}, "http_404"),
+    ({"status": 503}, "http_503"),
     ({"cut_after": 0}, "disconnected"),
     ({"cut_after": 2}, "disconnected"),
     ({"cut_after": 2, "reset": True}, "disconnected"),
@@ -32,13 +36,15 @@ FAULTS: list[tuple[dict[str, Any], str | None]] = [
     ({"tokens": 0}, "no_tokens"),
     ({"usage": "none", "token_ids": False}, "no_usage"),
     ({"usage_off_by": 1}, "token_mismatch"),
+    ({"usage_off_by": -2, "usage": "continuous", "token_ids": False}, "token_mismatch"),
     ({"tokens": 3}, "wrong_length"),
     ({"tokens": 9}, "wrong_length"),
+    ({"tokens": 20}, "wrong_length"),
     ({"silent": True}, "timeout"),  # nothing at all
     ({"stall_after": 0}, "timeout"),
     ({"stall_after": 3}, "timeout"),
 ]
-N = 3 * len(FAULTS)
+N = 2 * len(FAULTS)
 
 
 def test_every_fault_is_counted_under_its_kind(start_mock, bench, tmp_path, quick):
@@ -52,7 +58,7 @@ def test_every_fault_is_counted_under_its_kind(start_mock, bench, tmp_path, quic
     assert done.code == 3, done.err
     results = OnlineResults.model_validate_json(done.out)
     kinds = Counter(kind for _, kind in FAULTS if kind is not None)
-    expected = {kind: 3 * count for kind, count in kinds.items()}
+    expected = {kind: 2 * count for kind, count in kinds.items()}
     failed = sum(expected.values())
     assert results.skipped == [] and len(results.summaries) == 2
     for summary in results.summaries:

@@ -123,13 +123,6 @@ def test_an_engine_that_is_not_there(start_mock: Any, settings_for: Make, python
     assert again.measured == [0]
 
 
-def test_none_is_there(settings_for: Make, python_with: Any, tmp_path: Path) -> None:
-    python_with("vllm", {})
-    with pytest.raises(UsageError, match="none of the engines can be measured: vLLM: not installed: "):
-        run_online(OnlineSettings(engines="vllm", out=tmp_path / "runs"))
-    assert not (tmp_path / "runs").exists()
-
-
 def test_a_variant_that_the_installed_version_does_not_know(settings_for, tmp_path, monkeypatch):
     (tmp_path / "roseinfer.yaml").write_text("variants: {x: {label: x, args: [--no-such-option]}}")
     monkeypatch.setattr("harness.engines.base.CONFIGS", tmp_path)

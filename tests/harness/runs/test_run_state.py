@@ -25,23 +25,6 @@ from .conftest import Make, Watcher, edit, interrupted, journal, report_of
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("any_lag")]
 
 
-def test_a_run_that_was_interrupted_is_finished(shared_mock: Any, settings_for: Make) -> None:
-    folder = interrupted(settings_for(shared_mock.url, scales=[0.01], repeats=2, warmup=1))
-    before = (folder / "journal.jsonl").read_text()
-    watch = Watcher()
-    same, results = resume_online(folder, watch)
-    assert same == folder
-    assert watch.of(Started)[0].done == 1
-    assert watch.measured == [1]
-    assert (folder / "journal.jsonl").read_text().startswith(before)
-    assert [line["cell"] for line in journal(folder)] == [0, 1]
-    requests = read_records(folder).requests
-    assert not requests.duplicated(["cell", "request"]).any() and len(requests) == 2 * 4
-    assert results == OnlineResults.model_validate_json((folder / "online_results.json").read_bytes())
-    assert {summary.repeat for summary in results.summaries} == {0, 1, None}
-    assert results.skipped == [] and not (folder / "raw").exists()
-
-
 def in_flight(requests: pd.DataFrame) -> int:
     """The largest number of requests in flight in a cell."""
     begun, ended = requests["t_sent"], requests["t_end"]
@@ -51,16 +34,21 @@ def in_flight(requests: pd.DataFrame) -> int:
 def test_a_sweep_interrupted_in_its_middle_is_finished(shared_mock: Any, settings_for: Make) -> None:
     """1, 2 and 4 requests in flight against one server, whichever order they are asked for in."""
     closed = {"concurrency": "4,1,2", "n": 5, "rounds": 3, "input_len": 9, "output_len": 4}
-    folder = interrupted(settings_for(shared_mock.url, scales=[1.0], **closed), cell=1)
+    folder = interrupted(settings_for(shared_mock.url, scales=[1.0], warmup=1, **closed), cell=1)
+    before = (folder / "journal.jsonl").read_text()
     watch = Watcher()
-    _, results = resume_online(folder, watch)
-    assert watch.measured == [2]
+    same, results = resume_online(folder, watch)
+    assert same == folder and watch.measured == [2] and watch.of(Started)[0].done == 2
+    assert (folder / "journal.jsonl").read_text().startswith(before)
     assert [line["load"]["concurrency"] for line in journal(folder)] == [1, 2, 4]
     pooled = [summary for summary in results.summaries if summary.repeat is None]
     assert [(summary.load, summary.num_success) for summary in pooled] == [
         (ClosedLoop(concurrency=count), sent) for count, sent in ((1, 5), (2, 6), (4, 12))
     ]
     requests = read_records(folder).requests
+    assert not requests.duplicated(["cell", "request"]).any() and not (folder / "raw").exists()
+    assert results == OnlineResults.model_validate_json((folder / "online_results.json").read_bytes())
+    assert results.skipped == []
     found = {json.loads(str(load))["concurrency"]: in_flight(rows) for load, rows in requests.groupby("load")}
     assert found == {1: 1, 2: 2, 4: 4}
     assert [hits.possible for hits in results.prefixes] == [0, 0, 0]

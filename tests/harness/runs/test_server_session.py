@@ -269,7 +269,8 @@ def test_the_opening_burst_is_in_the_figures_and_told_apart(start_mock: Any, set
 def test_a_cache_that_a_server_does_not_report_shows_in_its_times(
     caching: Start, settings_for: Make, behaviour: dict[str, float], is_stated: bool
 ) -> None:
-    folder, _ = run_online(settings_for(caching(**behaviour), **CACHED_LOAD | {"warmup": 1}))
+    folder, results = run_online(settings_for(caching(**behaviour), **CACHED_LOAD | {"warmup": 1}))
+    assert kinds(results) == [{"unreported"}, {"unreported"}]
     facts = [fact for fact in facts_of(load_run(folder)) if fact.kind == "hidden_cache"]
     assert len(facts) == is_stated
     for fact in facts:
@@ -299,12 +300,6 @@ def test_a_and_b_of_one_server_have_prompts_of_their_own(caching: Start, setting
     _, results = run_online(settings)
     assert len(ttft(results)) == 4 and min(ttft(results)) > 25
     assert all(not found for found in kinds(results))
-
-
-def test_a_server_that_reports_nothing(caching: Start, settings_for: Make) -> None:
-    _, results = run_online(settings_for(caching(), **CACHED_LOAD))
-    assert ttft(results)[0] > 25
-    assert kinds(results) == [{"unreported"}, {"unreported"}]
 
 
 def test_two_served_models_are_not_comparable(shared_mock: Any, settings_for: Make) -> None:
