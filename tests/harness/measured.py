@@ -24,7 +24,7 @@ def ignore(event: Event) -> None:
 
 
 def made_once(factory: pytest.TempPathFactory, write: Callable[..., Path]) -> Callable[..., Path]:
-    """Return what makes a folder by its name and what else `write` is given, once; no test changes it."""
+    """Return a function that writes a run once for each name and other arguments; no test changes the run."""
     runs: dict[str, Path] = {}
 
     def make(name: str, *given: Any, **settings: Any) -> Path:

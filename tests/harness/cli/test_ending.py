@@ -31,7 +31,7 @@ from tests.harness.report.conftest import make_online
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    found = load_run(make_online(tmp_path_factory.mktemp("ending") / "run"), trust=True)
+    found = load_run(make_online(tmp_path_factory.mktemp("ending") / "run", n=110), trust=True)
     assert isinstance(found, Run)
     return found
 

@@ -276,7 +276,9 @@ def test_a_cell_is_measured_again_as_its_client_was_late(
     assert answered(server) == 6 * (1 + 2 + 3)
     assert (read_records(folder).requests.groupby("cell").size() == 6).all()
     facts = [fact for fact in facts_of(load_run(folder)) if fact.kind == "measured_again"]
-    assert [fact.values for fact in facts] == [{"times": len(of), "lag_ms": of[-1]} for of in lags.values()]
+    assert [fact.values for fact in facts] == [
+        {"times": len(each), "lag_ms": each[-1]} for each in lags.values()
+    ]
 
 
 ARRIVALS, PER_SECOND = 40, 100
