@@ -365,12 +365,19 @@ def test_dark_mode_changes_paper_and_figures(page):
     assert all(light != dark for light, dark in zip(*seen.values(), strict=True))
 
 
-def test_the_keyboard_reaches_sorting_and_folds(page):
+def test_the_keyboard_reaches_sorting_folds_and_where_links_lead(page):
     reachable = page.execute_script(
         "return [...document.querySelectorAll('th[data-head] button, summary, .scroll, .tools button')]"
         ".every(element => element.tabIndex === 0)"
     )
     assert reachable
+    prevented = page.execute_script(
+        "const event = new MouseEvent('click', {ctrlKey: true, bubbles: true, cancelable: true});"
+        "addEventListener('click', event => { window.prevented = event.defaultPrevented;"
+        " event.preventDefault() }, {once: true});"
+        "document.querySelector('nav.contents a').dispatchEvent(event); return window.prevented"
+    )
+    assert prevented is False, "a link opens in a tab of its own"
     # It goes on where a link of the contents leads.
     link = page.find_element("css selector", "nav.contents a[href$='-throughput']")
     link.send_keys(Keys.ENTER)
@@ -379,16 +386,6 @@ def test_the_keyboard_reaches_sorting_and_folds(page):
         "return document.activeElement.closest('section').contains("
         "document.querySelector(arguments[0].hash))", link,
     )  # fmt: skip
-
-
-def test_a_link_of_the_contents_opens_in_a_tab_of_its_own(page):
-    prevented = page.execute_script(
-        "const event = new MouseEvent('click', {ctrlKey: true, bubbles: true, cancelable: true});"
-        "addEventListener('click', event => { window.prevented = event.defaultPrevented;"
-        " event.preventDefault() }, {once: true});"
-        "document.querySelector('nav.contents a').dispatchEvent(event); return window.prevented"
-    )
-    assert prevented is False
 
 
 def test_ratios_follow_the_engine_that_others_are_compared_with(page):

@@ -140,6 +140,13 @@ def test_values_stand_side_by_side_with_their_sources_and_unknown_ones_say_so() 
         ["attention backend", "unknown", "<FLASH>", "unknown", "own design"],
     ]
     assert [cell.remark for cell in found.rows[0]] == ["", PAGE, LOG, "", ""]
+    assert sources(ledger(LAUNCHES)) == [
+        "roseinfer: GET /server_info for KV cache (tokens), CUDA graphs (batch sizes).",
+        "vLLM: start-up log for KV cache (tokens), attention backend.",
+        "transformers: it reports nothing.",
+    ]
+    assert "| KV cache (tokens) | 4,096 | 262,144 | unknown | differs |" in table(found)
+    assert "<FLASH>" not in table(found), "Markdown has no markup from outside"
 
 
 @pytest.mark.parametrize(
@@ -157,21 +164,7 @@ def test_the_first_start_and_later_ones_are_told_apart(
     assert ready(LaunchRecord(engine="e", label="e", ready_s=first, later_ready_s=later)) == said
 
 
-def test_each_engine_s_sources_are_named() -> None:
-    assert sources(ledger(LAUNCHES)) == [
-        "roseinfer: GET /server_info for KV cache (tokens), CUDA graphs (batch sizes).",
-        "vLLM: start-up log for KV cache (tokens), attention backend.",
-        "transformers: it reports nothing.",
-    ]
-
-
 def test_an_engine_that_was_started_and_never_measured_has_a_column() -> None:
     """Versions and commands stand in the same columns, of every engine that was started."""
     found = side_by_side(LAUNCHES, ledger([LAUNCHES[0], LAUNCHES[2]]))
     assert found[0] == ("KV cache (tokens)", ["4,096", "–", "–"], False)
-
-
-def test_markdown_carries_the_ledger_without_markup_from_outside() -> None:
-    text = table(ledger_table(ledger(LAUNCHES)))
-    assert "| KV cache (tokens) | 4,096 | 262,144 | unknown | differs |" in text
-    assert "<FLASH>" not in text

@@ -133,14 +133,6 @@ def test_answers(gpt2_folder: Path, switches: dict[str, Any]) -> None:
             assert row[token] > row.max() - 1e-3
 
 
-def test_stop_tokens(text_model: Any) -> None:
-    """They end an answer also where end-of-text does not."""
-    answer = text_model.answer
-    params = SamplingParams(20, ignore_eos=True, stop_token_ids=(answer[3], 1))
-    both = [params, SamplingParams(9, ignore_eos=True)]
-    assert text_model.llm.generate([text_model.prompt] * 2, both)[0] == answer[: answer.index(answer[3]) + 1]
-
-
 @pytest.mark.parametrize("overlap", [False, True])
 def test_no_end_before_min_tokens(gpt2_folder: Path, overlap: bool) -> None:
     """Each token is the likeliest of those that do not end the answer, until it has `min_tokens`, whatever

@@ -88,17 +88,11 @@ def test_what_the_user_asked_for_is_not_left_out(adapt: Any) -> None:
         adapt({"user_fields": {"temperature": 0.5}}, refuses=["temperature"])
 
 
-def test_a_chat_may_have_another_name_for_its_limit(adapt: Any) -> None:
-    accepted = adapt({"endpoint": "chat"}, refuses=["max_tokens"])
-    assert accepted.limit_field == "max_completion_tokens"
-
-
-def test_a_template_is_counted_by_the_server(adapt: Any) -> None:
+def test_a_chat_has_a_template_and_may_have_another_name_for_its_limit(adapt: Any) -> None:
+    """The server counts the template, unless it sends no usage."""
+    assert adapt({"endpoint": "chat"}, refuses=["max_tokens"]).limit_field == "max_completion_tokens"
     assert adapt({"endpoint": "chat"}, template_tokens=23).lengths == Lengths(23, 1.0, True)
     assert adapt({"text": True}).lengths == Lengths(0, 1.0, True)
-
-
-def test_a_server_without_usage_is_not_believed_to_count(adapt: Any) -> None:
     assert not adapt({"endpoint": "chat"}, usage="none").lengths.exact
 
 
@@ -130,11 +124,10 @@ def test_another_template_than_the_tokenizers_is_an_offset(adapt: Any, with_temp
     assert accepted.lengths == Lengths(23 - own, 1.0, True)
 
 
-def test_a_server_that_refuses_everything_says_why(adapt: Any) -> None:
-    with pytest.raises(EngineError, match="takes no request: Unexpected value of model"):
-        adapt({}, refuses=["model"])
-
-
-def test_an_answer_that_is_no_stream(adapt: Any) -> None:
-    with pytest.raises(EngineError, match="503"):
-        adapt({}, status=503)
+@pytest.mark.parametrize(
+    ("behaviour", "why"),
+    [({"refuses": ["model"]}, "takes no request: Unexpected value of model"), ({"status": 503}, "503")],
+)
+def test_a_server_that_answers_nothing_says_why(adapt: Any, behaviour: dict[str, Any], why: str) -> None:
+    with pytest.raises(EngineError, match=why):
+        adapt({}, **behaviour)
