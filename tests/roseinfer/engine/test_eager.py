@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,11 +23,12 @@ from roseinfer.request.params import SamplingParams
 from roseinfer.tokenizer.chat import ChatTemplate
 from roseinfer.tokenizer.tokenizer import load_tokenizer
 from tests.roseinfer.conftest import (
+    HYBRIDS,
+    LLAMAS,
     config_of,
     generate,
     lay_out,
     make_batch,
-    on_models,
     reference_logits,
     save_llama,
 )
@@ -53,7 +54,22 @@ def answers(folder: Path) -> list[tuple[list[int], list[int]]]:
     return pairs
 
 
-def check_tokens(folder: Path, answers: list[tuple[list[int], list[int]]], settings: dict[str, Any]) -> None:
+#: Models and settings: for GPT-2 test_core.py has prompts in parts and preempted requests,
+#: for models with states test_states.py.
+SETTINGS = [
+    *product(["gpt2", *LLAMAS, *HYBRIDS], [{}, {"cpu_kernels": False, "packed_weights": False}]),
+    *product(
+        ["llama", "qwen3_moe"],
+        [
+            {"chunked_prefill_size": 48, "prefix_cache": True},
+            {"kv_tokens": 240, "block_size": 2, "prefill_max_tokens": 4096},
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("folder", "settings"), SETTINGS, indirect=["folder"], scope="session")
+def test_greedy_tokens_equal_transformers(folder, answers, settings):
     engine, rng = Engine(config_of(folder, **settings)), np.random.default_rng(1)
     counts = rng.integers(1, NEW_TOKENS + 1, len(answers)).tolist()  # so that batches shrink and grow
     requests = [
@@ -63,25 +79,6 @@ def check_tokens(folder: Path, answers: list[tuple[list[int], list[int]]], setti
     expected = [answer[:count] for (_, answer), count in zip(answers, counts, strict=True)]
     assert [answer.tokens for answer in generate(engine, requests)] == expected
     assert (engine.preemptions > 0) == ("kv_tokens" in settings)
-
-
-@pytest.mark.parametrize("plain", [False, True])
-def test_greedy_tokens_equal_transformers(folder, answers, plain):
-    check_tokens(folder, answers, {"cpu_kernels": False, "packed_weights": False} if plain else {})
-
-
-@on_models(["llama", "qwen3_moe"])
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"chunked_prefill_size": 48, "prefix_cache": True},
-        {"kv_tokens": 240, "block_size": 2, "prefill_max_tokens": 4096},
-    ],
-    ids=["chunked", "preempting"],
-)
-def test_greedy_tokens_of_prompts_in_parts_or_again_equal_transformers(folder, answers, settings):
-    """For GPT-2 test_core.py has them, for models with states test_states.py."""
-    check_tokens(folder, answers, settings)
 
 
 def prompt_logits(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,15 @@ def cases(folder: Path) -> list[Case]:
     return answers
 
 
-def check_answers(folder: Path, cases: list[Case], settings: dict[str, Any]) -> None:
+SETTINGS = [
+    *product(PLAIN, [{}, {"cpu_kernels": False, "packed_weights": False, "overlap_schedule": True}]),
+    ("llama", {"chunked_prefill_size": 24, "prefix_cache": True}),
+    ("llama", {"kv_tokens": 210, "block_size": 2, "prefill_max_tokens": 4096}),
+]
+
+
+@pytest.mark.parametrize(("folder", "settings"), SETTINGS, indirect=["folder"], scope="session")
+def test_answers_are_those_of_a_model_with_rounded_keys_and_values(folder, cases, settings):
     llm = LLM(config_of(folder, kv_cache_dtype="fp8", **({"prefix_cache": False} | settings)))
     prompts = [prompt for prompt, _, _ in cases]
     for _ in range(2 if "prefix_cache" in settings else 1):  # the second time it has whole prompts
@@ -72,26 +81,6 @@ def check_answers(folder: Path, cases: list[Case], settings: dict[str, Any]) -> 
         assert sum(answer == expected for answer, (_, expected, _) in zip(answers, cases, strict=True)) >= 8
     assert (llm.engine.cached_tokens > 0) == ("prefix_cache" in settings)
     assert (llm.engine.preemptions > 0) == ("kv_tokens" in settings)
-
-
-@on_models(PLAIN)
-@pytest.mark.parametrize("plain", [False, True])
-def test_answers_are_those_of_a_model_with_rounded_keys_and_values(folder, cases, plain):
-    settings = {"cpu_kernels": False, "packed_weights": False, "overlap_schedule": True}
-    check_answers(folder, cases, settings if plain else {})
-
-
-@on_models(["llama"])
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"chunked_prefill_size": 24, "prefix_cache": True},
-        {"kv_tokens": 210, "block_size": 2, "prefill_max_tokens": 4096},
-    ],
-    ids=["chunked", "preempting"],
-)
-def test_rounded_keys_and_values_of_prompts_in_parts_or_again(folder, cases, settings):
-    check_answers(folder, cases, settings)
 
 
 @on_models(["gpt2", "llama"])
