@@ -7,7 +7,6 @@ import signal
 import sys
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -49,18 +48,9 @@ settings.load_profile("patient")
 if importlib.util.find_spec("triton") and not Path("/dev/nvidiactl").exists():
     os.environ["TRITON_INTERPRET"] = "1"
     from triton import knobs
-    from triton.language import standard
-    from triton.runtime import interpreter
 
     del os.environ["TRITON_INTERPRET"]
     knobs.runtime.interpret = True
-
-    def call(function: interpreter.InterpretedFunction[Any], *arguments: Any, **settings: Any) -> Any:
-        """Run a function that a kernel calls, for which the language is patched already."""
-        return function.rewrite()(*arguments, **settings)
-
-    interpreter._patch_lang(standard.sum.fn)
-    interpreter.InterpretedFunction.__call__ = call  # type: ignore[method-assign]
 
 #: What makes a test an integration test, as Python's audit events, and what the current test did of it.
 OUTSIDE = {"subprocess.Popen", "os.fork", "os.posix_spawn", "socket.bind", "socket.connect"}

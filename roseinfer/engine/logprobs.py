@@ -103,7 +103,7 @@ def step_logprobs(
 
     Args:
         logits: `[≥ R, vocab]`, the part's rows first.
-        taken: `[R]`, the tokens of the part's rows.
+        sampled: `[R]`, the tokens of the part's rows.
         start: the step's row at which the part begins.
     """
     if requested is None:

@@ -70,8 +70,8 @@ class CpuLlama(Llama):
 
     @cached_property
     def _buffers(self) -> tuple[Tensor, ...]:
-        """What lies between the kernels of a step, for MOST_ROWS rows: x, normed, qkv, attended, gates with
-        what they gate, their products, turns."""
+        """Tensors between the kernels of a step of MOST_ROWS rows: x, normed, qkv, attended, gates with what
+        they gate, their products, turns."""
         config = self.config
         shapes = [
             (config.width,), (config.width,), (config.heads + 2 * config.kv_heads, config.head_dim),

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import chisquare
 
 from roseinfer.config import ConfigError
 from roseinfer.engine.core import Engine
+from roseinfer.llm import LLM
 from roseinfer.request.params import SamplingParams
 from roseinfer.scheduler.speculation import Account
 from tests.roseinfer.conftest import (
@@ -21,6 +25,7 @@ from tests.roseinfer.conftest import (
     generate,
     make_gpt2,
     on_models,
+    reference_logits,
     traffic,
 )
 
@@ -137,3 +142,33 @@ def test_what_cannot_draft_is_refused(
         model = model_folder(draft)
     with pytest.raises(ConfigError, match=says):
         Engine(config_of(tmp_path, speculate=str(model)))
+
+
+def test_sampled_tokens_have_the_distribution_of_the_model(tmp_path: Path, always: None) -> None:
+    """The first three tokens of many answers to a prompt in which any three of four likely tokens come, so
+    that each answer drafts; by transformers' logits."""
+    folder = make_gpt2(tmp_path, layers=1, width=32, heads=2, vocab=203)
+    likely, count, bias = (5, 6, 7, 8), 1000, 25.0
+    prompt = [token for three in product(likely, repeat=3) for token in three]
+    params = [
+        SamplingParams(5, temperature=1.2, seed=seed, logit_bias=tuple((token, bias) for token in likely))
+        for seed in range(count)
+    ]
+    llm = LLM(config_of(folder, max_active_requests=16, kv_tokens=8192, speculate="ngram"))
+    answers = llm.generate([prompt] * count, params)
+    drafts = llm.engine.drafts
+    assert drafts is not None and 0.1 < drafts.accepted_tokens / drafts.tokens < 0.9
+    counted = Counter(tuple(answer[:3]) for answer in answers)
+    expected = dict[tuple[int, ...], float]()
+    for first in product(likely, repeat=2):
+        logits = reference_logits(folder, [*prompt, *first])[-3:].clone()
+        logits[:, list(likely)] += bias
+        probabilities = (logits / 1.2).softmax(-1)
+        for third in likely:
+            each = [probabilities[place, token] for place, token in enumerate((*first, third))]
+            expected[*first, third] = count * float(np.prod(each))
+    assert sum(expected.values()) > 0.999 * count
+    often = [three for three in expected if expected[three] >= 5]
+    observed = [*(counted[three] for three in often), count - sum(counted[three] for three in often)]
+    means = [*(expected[three] for three in often), count - sum(expected[three] for three in often)]
+    assert len(often) > 10 and chisquare(observed, means).pvalue > 1e-3

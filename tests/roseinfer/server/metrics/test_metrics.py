@@ -43,7 +43,7 @@ def test_a_long_answer_does_not_share_its_times_with_a_later_one() -> None:
 
 
 def test_an_answer_that_ends_here_and_in_the_engine_counts_once() -> None:
-    """Of tokens that were verified together, one completes a stop string and a later one is the last."""
+    """Tokens that are verified together: one completes a stop string, and a later one is the last."""
     counters = Counters.create(1)
     observer = Observer(counters)
     observer.submitted(0, 10, time.monotonic(), 7)
