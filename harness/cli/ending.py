@@ -11,14 +11,12 @@ import typer
 from harness.cli.progress import Display
 from harness.cli.terminal import FAILED, echo
 from harness.errors import BenchError
-from harness.metrics.rankings import best_labels
 from harness.report.answer import answer, goodput, terms
 from harness.report.notices import facts_of, notices
 from harness.report.sections import ranking_of
 from harness.report.tables.capacity import capacity_tables
 from harness.report.tables.comparisons import noise_tables
-from harness.report.tables.latency import overview_table
-from harness.report.tables.rates import offline_table
+from harness.report.tables.rates import offline_table, repeats_table
 from harness.report.tables.tuning import tuning_tables
 from harness.report.text.numbers import plural
 from harness.report.wording import WORDING, notices_of
@@ -45,8 +43,7 @@ def print_ending(run: Run, display: Display) -> None:
     elif run.results.tune is not None:
         display.print_tables(tuning_tables(run.results.tune))
     else:
-        best = best_labels(run.pooled, run.results.comparisons)
-        display.print_tables([ranking_of(run) or overview_table(run, best)])
+        display.print_tables([ranking_of(run) or repeats_table(run.repeats)])
         if run.meta.settings.aa:
             display.print_tables(noise_tables(run.results.comparisons, run.meta.launches))
     display.text("")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pydantic import Field
 
 from harness.metrics.contrast import compared_by
-from harness.metrics.percentiles import missing, supported
+from harness.metrics.percentiles import missing
 from harness.schema.base import Strict
 from harness.schema.facts import FELL_BEHIND
 from harness.schema.load import Batch, ClosedLoop, Load, from_light_to_heavy
@@ -251,16 +251,6 @@ def shown_load(pooled: Sequence[OnlineSummary]) -> Load:
     by_weight = list(reversed(from_light_to_heavy(valid or [summary.load for summary in pooled])))
     behind = {summary.load for summary in pooled if summary.valid and fell_behind(summary)}
     return max(by_weight, key=lambda load: (valid.count(load) > 1, load not in behind))
-
-
-def shown_percentile(pooled: Sequence[OnlineSummary], comparisons: Sequence[Comparison], metric: str) -> int:
-    """Choose the percentile of the answer at the shown load, else the highest that all engines have."""
-    load = shown_load(pooled)
-    for ranking in headlines(rankings(pooled, comparisons), load):
-        if ranking.metric == metric and ranking.best is not None:
-            return int(ranking.statistic[1:])
-    sizes = [each.latency(metric).n for each in pooled if each.load == load and each.num_success]
-    return supported((99, 90), sizes) or 50
 
 
 #: Labels that are better than all others but each other, by (load, metric, statistic).

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import io
 import math
-import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,9 +28,7 @@ from harness.report.text.load_words import load_file_name
 from harness.runs.reader import Run
 from harness.schema.metrics import METRICS
 
-_FONTS = "system-ui, 'Segoe UI', Helvetica, Arial, 'DejaVu Sans', sans-serif"
 _NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-_DIGITS = re.compile(r"(\.\d\d)\d+")
 #: Pixels across a PNG: a slide's.
 _PNG_WIDTH = 1600
 
@@ -290,23 +287,12 @@ def render(figure: Figure) -> str:
     buffer = io.StringIO()
     with _quiet():
         figure.savefig(buffer, format="svg", metadata=_NO_METADATA)
-    return _clean(buffer.getvalue())
+    return buffer.getvalue()
 
 
 def _quiet() -> warnings.catch_warnings[None]:
     """Labels may hold characters that the font does not."""
     return warnings.catch_warnings(action="ignore", category=UserWarning)
-
-
-def _clean(svg: str) -> str:
-    """Without fonts on every text, ids that nothing refers to, needless digits, rotations and indentation."""
-    svg = re.sub(r" font-family: [^;\"]*;", "", svg)
-    svg = re.sub(r' transform="rotate\(-0 [^)]*\)"', "", svg)
-    svg = re.sub(r"<[^>]*>", lambda tag: _DIGITS.sub(r"\1", tag[0]), svg)
-    used = set(re.findall(r'(?:url\(#|href="#)([^)"]*)', svg))
-    svg = re.sub(r' id="([^"]*)"', lambda match: match[0] if match[1] in used else "", svg)
-    svg = svg.replace("<svg", f'<svg style="font-family: {_FONTS}"', 1)
-    return "\n".join(line.strip() for line in svg.splitlines()) + "\n"
 
 
 # --- Places along the axes of a figure, as `templates/charts.js` has them --------------------------------

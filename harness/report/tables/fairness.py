@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from harness.metrics.digits import per_cent
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.numbers import DASH
-from harness.report.text.provenance import fact_text, say
+from harness.report.text.provenance import fact_text
 from harness.report.wording import reason_text
 from harness.schema.fairness import AnswerChecks, Ledger, LedgerRow, TaskScores
 from harness.schema.run_info import LaunchRecord
 
 _AGREEMENTS = {"differs": "differs", "own": "own design", "equal": "", "unknown": ""}
-_DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 _OUTCOMES = ("same", "near tie", "different", "failed", "unknown")
 _PERPLEXITY = (
     "Perplexity is of a fixed text, a token, by the server's own logprobs of its prompt; "
@@ -51,29 +50,14 @@ def sources(ledger: Ledger) -> list[str]:
     return lines
 
 
-def side_by_side(
-    launches: Sequence[LaunchRecord], ledger: Ledger | None = None
-) -> list[tuple[str, list[str], bool]]:
-    """Every setting with its value in each engine, in the order of `launches`, and whether engines differ: as
-    engines report them, else as they were started. An engine that was started and never measured is not in
-    the ledger."""
-    if ledger is not None:
-        reported = [(row, [row.facts.get(launch.label) for launch in launches]) for row in ledger.rows]
-        return [
-            (row.name, [fact_text(f.value) if f else DASH for f in facts], row.agreement == "differs")
-            for row, facts in reported
-        ]
-    rows = []
-    for key in dict.fromkeys(key for launch in launches for key in launch.settings):
-        texts = [_started(launch, key) if key in launch.settings else DASH for launch in launches]
-        rows.append((key, texts, len({*texts} - {DASH}) > 1))
-    return rows
-
-
-def _started(launch: LaunchRecord, key: str) -> str:
-    """A setting with which an engine was started, types of numbers by one name."""
-    value = say(launch.settings[key])
-    return _DTYPES.get(value, value) if key == "dtype" else value
+def side_by_side(launches: Sequence[LaunchRecord], ledger: Ledger) -> list[tuple[str, list[str], bool]]:
+    """Every setting with its value in each engine, in the order of `launches`, and whether engines differ. An
+    engine that was started and never measured is not in the ledger."""
+    rows = [(row, [row.facts.get(launch.label) for launch in launches]) for row in ledger.rows]
+    return [
+        (row.name, [fact_text(fact.value) if fact else DASH for fact in facts], row.agreement == "differs")
+        for row, facts in rows
+    ]
 
 
 def answers_table(checks: AnswerChecks) -> Table:

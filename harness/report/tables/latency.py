@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from harness.metrics.percentiles import missing, needed, supported
-from harness.metrics.rankings import BestLabels, shown_percentile
+from harness.metrics.rankings import BestLabels
 from harness.report.grouping import grouped
-from harness.report.tables.table import INTERVALS, Cell, Column, Table, metric_decimals, stacked
+from harness.report.tables.table import INTERVALS, Cell, Column, Table, metric_decimals
 from harness.report.text.numbers import DASH, number, percent, several, two_digits
 from harness.report.wording import reason_text
-from harness.runs.reader import Run
-from harness.schema.load import ClosedLoop, Load
+from harness.schema.load import Load
 from harness.schema.metrics import COMPARED_PERCENTILES, METRICS, latencies, rates
 from harness.schema.results import OnlineSummary
 
@@ -81,39 +80,6 @@ def headline_table(pooled: Sequence[OnlineSummary], best_labels: BestLabels) -> 
     columns = grid(pooled, heads, best_labels)
     notes = [*_why_lower(lower), *_why_dashes(columns), *_why_no_interval(pooled, columns)]
     return Table("headline", "At a glance", columns, notes, intervals=intervals_text(pooled))
-
-
-def overview_table(run: Run, best_labels: BestLabels) -> Table:
-    """TTFT and TPOT in ms at the median and a higher percentile, the achieved rate, that offered (not of
-    closed loops), and output tokens a second: a row a load and engine, in the order of the loads."""
-    pooled = run.pooled
-    heads = {
-        (metric, f"p{q}"): Column(f"p{q}", group=METRICS[metric].label)
-        for metric in latencies("headline")
-        for q in sorted({50, _higher(run, metric)})
-    }
-    names = {"req_per_s": "req/s", "offered_req_per_s": "offered", "output_tok_per_s": "tok/s"}
-    if all(isinstance(summary.load, ClosedLoop) for summary in pooled):
-        del names["offered_req_per_s"]  # it offers what is answered
-    heads |= {(name, name): Column(title) for name, title in names.items()}
-    parts = []
-    for load in loads_of(pooled):
-        engines = [summary for summary in pooled if summary.load == load]
-        columns = grid(engines, {(load, *key): head for key, head in heads.items()}, best_labels)
-        parts.append([Column.load(engines), *columns])
-    columns = [
-        replace(column, cells=[replace(cell, interval="") for cell in column.cells])
-        for column in stacked(parts)
-    ]
-    return Table("overview", "Latencies in ms, requests and output tokens a second", columns)
-
-
-def _higher(run: Run, metric: str) -> int:
-    """Return the percentile of the verdict, or where that is the median the highest that every cell
-    supports."""
-    sizes = [summary.latency(metric).n for summary in run.pooled if summary.num_success]
-    q = shown_percentile(run.pooled, run.results.comparisons, metric)
-    return q if q != 50 else supported((99, 90), sizes) or 50
 
 
 # --- Cells ----------------------------------------------------------------------------------------------
