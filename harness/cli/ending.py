@@ -16,7 +16,7 @@ from harness.report.notices import facts_of, notices
 from harness.report.sections import ranking_of
 from harness.report.tables.capacity import capacity_tables
 from harness.report.tables.comparisons import noise_tables
-from harness.report.tables.rates import offline_table, repeats_table
+from harness.report.tables.rates import offline_table, pooled_table
 from harness.report.tables.tuning import tuning_tables
 from harness.report.text.numbers import plural
 from harness.report.wording import WORDING, notices_of
@@ -43,7 +43,7 @@ def print_ending(run: Run, display: Display) -> None:
     elif run.results.tune is not None:
         display.print_tables(tuning_tables(run.results.tune))
     else:
-        display.print_tables([ranking_of(run) or repeats_table(run.repeats)])
+        display.print_tables([ranking_of(run) or pooled_table(run.pooled)])
         if run.meta.settings.aa:
             display.print_tables(noise_tables(run.results.comparisons, run.meta.launches))
     display.text("")

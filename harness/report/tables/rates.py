@@ -126,6 +126,16 @@ def repeats_table(summaries: Sequence[OnlineSummary]) -> Table:
     return Table("repeats", "Each repeat, p50/p90/p99", columns, withheld_notes(summaries, _LATENCIES))
 
 
+def pooled_table(pooled: Sequence[OnlineSummary]) -> Table:
+    """The columns of `repeats_table`, a row a load and engine, loads ascending."""
+    parts = []
+    for load in loads_of(pooled):
+        rows = [summary for summary in pooled if summary.load == load]
+        parts.append([*Column.place(rows), *_measured(rows)])
+    notes = withheld_notes(pooled, _LATENCIES)
+    return Table("overview", "Latencies in ms, p50/p90/p99, and rates", stacked(parts), notes)
+
+
 def all_runs_table(pooled: Mapping[str, Sequence[OnlineSummary]]) -> Table:
     """The columns of `repeats_table` for every engine of several runs, by their names, loads ascending.
 

@@ -17,7 +17,7 @@ from harness.schema.profile import Level, ProfileManifest, ProfileRun
 from .run_checks import check_end, check_files, check_summaries, strict
 
 #: The title of the table at the end.
-TABLE = "Latencies in ms, requests and output tokens a second"
+TABLE = "Latencies in ms, p50/p90/p99, and rates"
 #: Requests by which it is found out what a server takes.
 TRIALS = 2
 

@@ -1,8 +1,9 @@
 """Slows a roseinfer down in one place: Python runs this first in every process that has it on its path.
 
-SLOWED names the place: `layers` normalizes a large tensor in each layer's attention, again and again for a
-time that no other part of a step comes near, however busy the machine is; `steps` sleeps there, so that a
-request takes far longer than the rest of the machine may keep it waiting.
+SLOWED names the places, with commas: `tokenizer` sleeps where the server turns a prompt into token ids,
+`layers` normalizes a large tensor in each layer's attention, again and again for a time that no other part of
+a step comes near, however busy the machine is; `steps` sleeps in each layer's attention, so that a request
+takes far longer than the rest of the machine may keep it waiting.
 """
 
 import importlib.abc
@@ -12,9 +13,22 @@ import sys
 import time
 from typing import Any
 
+SLEEP_S = 0.5
 STEP_S = 0.005
 NORM_S = 0.02
 SHAPE = (2048, 1024)
+
+
+def slow_tokenizer(module: Any) -> None:
+    import asyncio
+
+    original = module.Submission._token_ids
+
+    async def slow(self: Any, *arguments: Any) -> Any:
+        await asyncio.sleep(SLEEP_S)
+        return await original(self, *arguments)
+
+    module.Submission._token_ids = slow
 
 
 def slow_steps(module: Any) -> None:
@@ -43,6 +57,7 @@ def slow_layers(module: Any) -> None:
 
 
 SLOWDOWNS = {
+    "tokenizer": ("roseinfer.server.openai.submission", slow_tokenizer),
     "layers": ("roseinfer.attention.cpu_paged", slow_layers),
     "steps": ("roseinfer.attention.cpu_paged", slow_steps),
 }
@@ -70,5 +85,5 @@ class Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
-if place := os.environ.get("SLOWED"):
+for place in filter(None, os.environ.get("SLOWED", "").split(",")):
     sys.meta_path.insert(0, Finder(*SLOWDOWNS[place]))
