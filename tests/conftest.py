@@ -1,12 +1,16 @@
 """What every test shares."""
 
+import functools
 import gc
 import importlib.util
 import os
 import signal
+import socket
+import subprocess
 import sys
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -52,17 +56,27 @@ if importlib.util.find_spec("triton") and not Path("/dev/nvidiactl").exists():
     del os.environ["TRITON_INTERPRET"]
     knobs.runtime.interpret = True
 
-#: What makes a test an integration test, as Python's audit events, and what the current test did of it.
-OUTSIDE = {"subprocess.Popen", "os.fork", "os.posix_spawn", "socket.bind", "socket.connect"}
+#: What the current test did that makes a test an integration test.
 went_outside: list[str] = []
 
 
-def note(event: str, arguments: tuple[object, ...]) -> None:
-    if event in OUTSIDE:
-        went_outside.append(f"{event} {arguments[:2]}")
+def note(owner: Any, name: str) -> None:
+    """Have calls of `owner.name` noted."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def noted(*arguments: Any, **settings: Any) -> Any:
+        went_outside.append(f"{owner.__name__}.{name} {arguments[1:2]}")
+        return original(*arguments, **settings)
+
+    setattr(owner, name, noted)
 
 
-sys.addaudithook(note)
+note(subprocess.Popen, "__init__")
+for name in ("fork", "posix_spawn"):
+    note(os, name)
+for name in ("bind", "connect", "connect_ex"):
+    note(socket.socket, name)
 
 
 @pytest.fixture(scope="session")
