@@ -30,6 +30,9 @@ from harness.schema.settings import SHORT_CELL_S
 LAG_LIMIT_MS = 1.0
 LAG_LIMIT_OF_TTFT = 0.05
 
+#: A cell that lasts this share of the time asked for lasts long enough: its client stops when the last answer
+#: ends, and what is measured ends a little before.
+NEARLY = 0.95
 #: Lag that is at most this share of a difference cannot have made it.
 HARMLESS_SHARE = 0.1
 #: Latencies that begin when a request is sent, which lag may shift.
@@ -222,7 +225,8 @@ def few_rounds(load: Load, sent: int) -> list[Fact]:
 
 
 def too_brief(seconds: float, wanted_s: float = 0.0) -> Fact | None:
-    """State that a cell was measured for less than SHORT_CELL_S, or than `wanted_s`."""
+    """State that a cell was measured for less than SHORT_CELL_S, or than nearly all of `wanted_s`."""
+    wanted_s = 0.0 if seconds >= NEARLY * wanted_s else wanted_s
     if seconds >= max(wanted_s, SHORT_CELL_S):
         return None
     target = {"wanted_s": wanted_s} if wanted_s > seconds else {}

@@ -327,7 +327,7 @@ def test_a_load_is_judged_as_a_whole_whatever_part_is_measured() -> None:
 
 
 def test_a_short_cell_says_so_and_a_long_one_does_not() -> None:
-    assert too_brief(10) is None and too_brief(31, 30) is None
+    assert too_brief(10) is None and too_brief(31, 30) is None and too_brief(29, 30) is None
     brief = too_brief(9.9)
     assert brief is not None and brief.values == {"seconds": 9.9}
     wanted = too_brief(12, 30)
