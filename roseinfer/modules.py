@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import gc
+import os
+import select
 import signal
+import socket
 import sys
+import threading
 from pathlib import Path
 
 
@@ -29,6 +33,18 @@ def leave_signals_to_parent() -> None:
     answers clients first."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+
+
+def end_with(sock: socket.socket) -> None:
+    """Exit this process, whatever it is doing, when the other side of `sock` is gone."""
+
+    def watch() -> None:
+        poll = select.poll()
+        poll.register(sock, 0)  # a hang-up is always reported
+        poll.poll()
+        os._exit(0)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def how_it_ended(code: int) -> str:

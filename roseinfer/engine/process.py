@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-import select
 import socket
 import sys
 import threading
@@ -48,7 +47,7 @@ from roseinfer.ipc.messages import (
     Submit,
     Tokens,
 )
-from roseinfer.modules import keep_what_is_made, leave_signals_to_parent
+from roseinfer.modules import end_with, keep_what_is_made, leave_signals_to_parent
 from roseinfer.request.logprobs import StepLogprobs
 from roseinfer.request.params import RequestError
 from roseinfer.scheduler.scheduler import StepResult
@@ -129,18 +128,6 @@ def run(config: EngineConfig, sockets: Sequence[socket.socket]) -> int:
         if (why := no_memory(error)) is None:
             raise
         end_now(why)
-
-
-def end_with(sock: socket.socket) -> None:
-    """Exit this process, whatever it is doing, when the other side of `sock` is gone."""
-
-    def watch() -> None:
-        poll = select.poll()
-        poll.register(sock, 0)  # a hang-up is always reported
-        poll.poll()
-        os._exit(0)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def split(result: StepResult, owners: int) -> Iterator[tuple[int, Tokens]]:

@@ -17,8 +17,6 @@ from roseinfer.kernels.cuda.build import available, kernel
 from roseinfer.kernels.cuda.stream import FEW_ROWS, MAX_ROWS, bucket
 from roseinfer.kernels.triton.launch import multiprocessors
 
-#: Inputs that the consumer warps multiply at once; a stage of the ring buffer has some times as many.
-_STEP = 256
 #: Weight rows of a stage, and bytes of padding of each.
 _STAGE_ROWS, _PADDING = 16, 64
 

@@ -13,12 +13,10 @@ import logging
 import os
 import pickle
 import resource
-import select
 import signal
 import socket
 import struct
 import sys
-import threading
 import time
 from typing import BinaryIO
 
@@ -26,7 +24,7 @@ import psutil
 
 from roseinfer.ipc.client_turns import ClientTurns
 from roseinfer.model_folder import model_folder
-from roseinfer.modules import leave_signals_to_parent
+from roseinfer.modules import end_with, leave_signals_to_parent
 from roseinfer.server.child import Child, return_freed_blocks
 from roseinfer.server.http.errors import RETRY_AFTER, BadRequestError, HttpError, InternalError
 from roseinfer.server.http.parser import HttpRequest
@@ -199,17 +197,10 @@ def _bound_memory() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _end_with(sock: socket.socket) -> None:
-    poll = select.poll()
-    poll.register(sock, 0)  # a hang-up is always reported
-    poll.poll()
-    os._exit(0)
-
-
 if __name__ == "__main__":
     leave_signals_to_parent()
     end = socket.socket(fileno=int(sys.argv[1]))
-    threading.Thread(target=_end_with, args=(end,), daemon=True).start()
+    end_with(end)
     template = ChatTemplate.load(model_folder(sys.argv[2]))
     os.nice(NICE)
     gc.enable()
