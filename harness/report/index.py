@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from html import unescape
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -174,7 +175,8 @@ def _chips(groups: list[Group]) -> Iterator[str]:
 
 
 def _entry(path: Path) -> Entry | None:
-    head = path.read_text(encoding="utf-8", errors="replace").partition("</head>")[0]
+    with path.open(encoding="utf-8", errors="replace") as file:
+        head = "".join(takewhile(lambda line: "</head>" not in line, file))
     meta = dict.fromkeys(_NAMES, "") | {name: unescape(content) for name, content in _META.findall(head)}
     if not meta["title"]:
         return None

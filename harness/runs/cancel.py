@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.cluster.this_machine import machines_of
+from harness.engines.base import EngineVariant
 from harness.engines.prometheus import Samples, read_samples, rise, series_values
 from harness.engines.registry import ENGINES
 from harness.errors import CleanupError, EngineError, UsageError
@@ -83,19 +84,10 @@ def measure_cancels(
         )
         try:
             for variant in resolved.engine_variants:
-                engine, log = resolved.engines[variant.label], log_file(folder, variant.ref, "server")
+                log = log_file(folder, variant.ref, "server")
                 notify(EngineStarting(variant.label, log))
                 try:
-                    with machines.testbeds[0].serve(engine, resolved.engine_settings(variant), log) as server:
-                        adapted = engine.adapted(
-                            server, resolved.request_settings(variant, server.served_name)
-                        )
-                        session = ServerSession(
-                            resolved, machines.testbeds[0], engine, server, adapted, engine.encoder(adapted)
-                        )
-                        turns = _Turns(session, slots, answer)
-                        for count in after:
-                            results.rows.append(turns.departure(variant.label, count, pairs))
+                    _measure_engine(resolved, variant, log, after, pairs, results)
                 except CleanupError:
                     raise
                 except EngineError as error:
@@ -104,6 +96,24 @@ def measure_cancels(
         finally:
             write_json(folder / CANCEL, results)
     return folder, results
+
+
+def _measure_engine(
+    resolved: Resolved,
+    variant: EngineVariant,
+    log: Path,
+    after: Sequence[int],
+    pairs: int,
+    results: CancelResults,
+) -> None:
+    """Start an engine, and add a row for each of `after`. Raises EngineError and CleanupError."""
+    engine, testbed = resolved.engines[variant.label], resolved.machines.testbeds[0]
+    with testbed.serve(engine, resolved.engine_settings(variant), log) as server:
+        adapted = engine.adapted(server, resolved.request_settings(variant, server.served_name))
+        session = ServerSession(resolved, testbed, engine, server, adapted, engine.encoder(adapted))
+        turns = _Turns(session, results.slots, results.answer_tokens)
+        for count in after:
+            results.rows.append(turns.departure(variant.label, count, pairs))
 
 
 def _check_lengths(resolved: Resolved, after: Sequence[int], slots: int) -> None:
