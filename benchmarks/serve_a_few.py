@@ -1,7 +1,7 @@
 """A few dozen random requests through an engine on a GPU, small enough for a run under compute-sanitizer.
 
     compute-sanitizer --tool memcheck --kernel-name \
-        'regex=^(_[a-y]|attention|mlp|paged_decode|gqa_decode|stream|draw|collective)' \
+        'regex=^(_[a-y]|attention|mlp|paged_decode|gqa_decode|stream|experts|draw|collective)' \
         python -m benchmarks.serve_a_few [MODEL] [--option NAME=VALUE …] [--ranks N]
 
 MODEL is random:gpt2 if not given; another one runs in bf16. `--option quantization=fp8` is a setting of the

@@ -13,8 +13,8 @@
 # `search` finds the most requests in flight (1,024 tokens in, 128 out) within SLO, in SEARCH_S (600) seconds at most; `published`, only where it
 # is named, measures PUBLISHED (one-gpu-qwen3-8b) with OPTIONS, as scripts/published.py says: as many at a time as there
 # are GPUs for, and SIDES (1) repeats of an online run at a time. `profile` profiles the
-# run that `online` left in OUT, at its first scale and without variants of engines; `sanitize` serves GPT-2 and that Llama,
-# also in fp8 and on two GPUs, and needs compute-sanitizer, from the CUDA toolkit or nvidia-cuda-sanitizer-api 13.5 (13.0
+# run that `online` left in OUT, at its first scale and without variants of engines; `sanitize` serves GPT-2, that Llama,
+# also in fp8 and on two GPUs, and a small Qwen3.5, tests kernels of products and experts, and needs compute-sanitizer, from the CUDA toolkit or nvidia-cuda-sanitizer-api 13.5 (13.0
 # lacks a part). Full output and the runs go to OUT.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -26,7 +26,7 @@ scales=${SCALES:-0.4,0.8,1.6} engines=${ENGINES:-roseinfer,vllm,sglang}
 clients=${CLIENTS:-1,64,256} repeats=${REPEATS:-1}
 llama=${MODEL:-random:qwen3-0.6b}
 plain=$(tr , '\n' <<<"$engines" | grep -v @ | paste -sd ,)
-own_kernels='regex=^(_[a-y]|attention|mlp|paged_decode|gqa_decode|stream|draw|collective)'
+own_kernels='regex=^(_[a-y]|attention|mlp|paged_decode|gqa_decode|stream|experts|draw|collective)'
 export PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1
 bench="python3 -m harness.cli.app"
 if [ -n "$wheels" ]; then
@@ -68,6 +68,8 @@ for phase in $phases; do
         logged memcheck 5 "${few[@]}"
         logged memcheck_llama 5 "${few[@]}" "$llama"
         logged memcheck_fp8 5 "${few[@]}" "$llama" "${fp8[@]}"
+        logged memcheck_hybrid 5 "${few[@]}" random:qwen3.5-tiny
+        logged memcheck_experts 5 "${memcheck[@]}" python3 -m pytest -q -p no:cacheprovider tests/gpu/test_experts.py -k 32-3
         logged memcheck_products 5 "${memcheck[@]}" python3 -m pytest -q -p no:cacheprovider tests/gpu/test_llama_kernels.py -k products
         if [ "$gpus" -gt 1 ]; then
             logged memcheck_ranks 5 "${few[@]}" "$llama" "${two[@]}"

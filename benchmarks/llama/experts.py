@@ -1,6 +1,6 @@
 """Mixtures of experts of a Llama on this GPU: correctness and speed of each kernel at a model's own shape.
 
-    python -m benchmarks.llama experts random:qwen3-30b-a3b --rows 1 8 64 4096
+    python -m benchmarks.llama experts random:qwen3-30b-a3b --rows 1 8 64 4096 [--fp8]
 
 `check`: how far the kernels' results are from float32. `blocks`: the whole mixture of a layer, from the
 residual stream to it, as the engine runs it. `plans`: the kernel for few rows with every ring buffer.
@@ -49,18 +49,18 @@ TILES = {
 class Layers:
     """The mixtures of several layers, with random weights."""
 
-    def __init__(self, shape: llama.Shape, count: int = LAYERS) -> None:
+    def __init__(self, shape: llama.Shape, *, eight: bool) -> None:
         self.shape = shape
         every = frozenset(range(shape.layers))
         self.mixture = Mixture(shape.experts, shape.top_k, shape.ffn_width, True, every)
         std = 1.6 / shape.width**0.5
         self.gain = 1 + 0.1 * drawn(shape.width)
         self.each = []
-        for _ in range(count):
+        for _ in range(LAYERS):
             router = Router(Linear(drawn(shape.experts, shape.width) * std, None), self.mixture)
             gate_up, down = (2 * shape.ffn_width, shape.width), (shape.width, shape.ffn_width)
             parts = ((drawn(*gate_up) * std, drawn(*down) * std) for _ in range(shape.experts))
-            self.each.append(CudaExperts(router, self.mixture, parts))
+            self.each.append(CudaExperts(router, self.mixture, parts, eight=eight))
 
     def turns(self) -> Iterator[CudaExperts]:
         return itertools.cycle(self.each)
@@ -71,17 +71,20 @@ class Layers:
         return sum(len(torch.unique(each.router(normed)[1])) for each in self.each) / len(self.each)
 
     def bytes_of(self, experts: float) -> float:
-        return experts * 3 * self.shape.ffn_width * self.shape.width * 2
+        size = self.each[0].down.element_size()
+        return experts * 3 * self.shape.ffn_width * self.shape.width * size
 
 
 def check(layers: Layers, all_rows: Sequence[int]) -> Iterator[str]:
     yield "| rows | kernel | relative error: median | 99 % | worst row | same experts |"
     yield "|---:|---|---:|---:|---:|---:|"
     mixture = layers.each[0]
-    stacks = zip(mixture.gate_up, mixture.down, strict=True)
+    stacks = [mixture.gate_up.float(), mixture.down.float()]
+    for stack, scales in zip(stacks, mixture.scales or (), strict=False):
+        stack *= scales[:, :, None]
     wide = Experts(
         Router(Linear(mixture.router.linear.weight.float(), None), layers.mixture),
-        (Mlp(Linear(a.float(), None), Linear(b.float(), None), Ops()) for a, b in stacks),
+        (Mlp(Linear(a, None), Linear(b, None), Ops()) for a, b in zip(*stacks, strict=True)),
     )
     for rows in all_rows:
         x = drawn(rows, layers.shape.width) * 0.05  # so that its rounding does not hide that of the mixture
@@ -135,7 +138,8 @@ def _next_product(
     turns: Iterator[CudaExperts], x: Tensor, routed: Routed, tile: GroupTile, *, gated: bool
 ) -> None:
     mixture = next(turns)
-    product(x, mixture.gate_up if gated else mixture.down, routed, tile, gated=gated)
+    scales = mixture.scales and mixture.scales[not gated]
+    product(x, mixture.gate_up if gated else mixture.down, routed, tile, gated=gated, scales=scales)
 
 
 def blocks(layers: Layers, all_rows: Sequence[int], copies: float) -> Iterator[str]:
@@ -155,11 +159,11 @@ def blocks(layers: Layers, all_rows: Sequence[int], copies: float) -> Iterator[s
 def plans(layers: Layers, all_rows: Sequence[int], copies: float) -> Iterator[str]:
     yield "| rows | experts | plan: chunk, of down, depth | µs | TB/s | copy | TFLOP/s |"
     yield "|---:|---:|---|---:|---:|---:|---:|"
-    shape = layers.shape
+    shape, size = layers.shape, layers.each[0].down.element_size()
     for rows in (rows for rows in all_rows if rows <= MAX_ROWS):
         x = drawn(rows, shape.width)
         experts, turns = layers.chosen(rows, x), layers.turns()
-        for plan in plans_for(shape.width, shape.ffn_width, shape.experts, bucket(rows)):
+        for plan in plans_for(shape.width, shape.ffn_width, shape.experts, bucket(rows), size):
             run = partial(_next_stream, turns, x, layers.gain, plan)
             what = f"{plan.chunk}, {plan.down_chunk}, {plan.depth}"
             yield f"| {rows} | {experts:.1f} | {what} | {_speed(layers, rows, experts, run, copies)}"
@@ -196,13 +200,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this measurement."""
     parser.add_argument("--only", default="check,blocks,plans,tiles")
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
+    parser.add_argument("--fp8", action="store_true", help="round the experts to E4M3")
 
 
 @torch.inference_mode()
 def main(arguments: argparse.Namespace) -> None:
     """Print the table of each part."""
     torch.manual_seed(0)
-    layers, copies = Layers(llama_shape(arguments.model)), copy_rate()
+    layers, copies = Layers(llama_shape(arguments.model), eight=arguments.fp8), copy_rate()
     print(f"{torch.cuda.get_device_name(DEVICE)}, copy {copies / 1e12:.2f} TB/s")
     parts: dict[str, Callable[[], Iterator[str]]] = {
         "check": partial(check, layers, arguments.rows),

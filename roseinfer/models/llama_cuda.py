@@ -191,8 +191,8 @@ _FP8_TILES = (Fp8Tile(16, 32, inputs=256, stages=4), Fp8Tile(64, 32, inputs=256,
 
 
 class Fp8CudaLlama(CudaLlama):
-    """Linear layers in FP8: the kernels between them quantize their outputs. Nine kernels a layer, where only
-    weights are quantized and rows are few as many as in CudaLlama."""
+    """Linear layers in FP8: the kernels between them quantize their outputs. Nine kernels a layer without
+    experts; where only weights are quantized and rows are few as many as in CudaLlama."""
 
     def _layers_of(self, x: Tensor, positions: Tensor | None, attention: CudaPagedAttention) -> Tensor:
         if self._streams(x) and attention.decodes_alone is not None:
@@ -202,11 +202,22 @@ class Fp8CudaLlama(CudaLlama):
         normed = norm_rows_(x, None, layers[0].norm_1, eps)
         for index, (layer, gain) in enumerate(zip(layers, gains, strict=True)):
             qkv = _product(normed, layer.qkv, x)
-            attended = attention.attend_product(index, qkv, positions, self._heads, self._rotations[index])
-            normed = self._added(x, round_rows(attended), layer.out, layer.norm_2)
+            attended = round_rows(
+                attention.attend_product(index, qkv, positions, self._heads, self._rotations[index])
+            )
+            if isinstance(layer.mlp, CudaExperts):  # the router's inputs are not rounded
+                branch = _product(attended, layer.out, x)[None]
+                routed = add_rms_norm_(x, branch, layer.norm_2, eps)
+                normed = round_rows(layer.mlp.add_norm_(x, routed, gain, eps))
+                continue
+            normed = self._added(x, attended, layer.out, layer.norm_2)
             gated = swiglu_rows(_product(normed, _mlp(layer).gate_up, x))
             normed = self._added(x, gated, _mlp(layer).down, gain)
         return x
+
+    def _experts(self, router: Router, parts: Iterable[Projections]) -> Experts:
+        assert self.config.mixture is not None
+        return CudaExperts(router, self.config.mixture, parts, eight=True)
 
     def _added(
         self, x: Tensor, rows: tuple[Tensor, Tensor], linear: Linear, gain: Tensor

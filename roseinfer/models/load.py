@@ -133,8 +133,6 @@ def _fp8(
             "multiples of 16, on each rank"
         )
     if fused:
-        if shape.mixture is not None:
-            raise ConfigError("--quantization fp8 works for mixtures of experts on CPUs only")
         from roseinfer.models.llama_cuda import Fp8CudaLlama
 
         return Fp8CudaLlama(

@@ -7,30 +7,58 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from roseinfer.e4m3 import E4M3
 from roseinfer.kernels.cuda import experts as streamed
 from roseinfer.kernels.triton import experts as grouped
 from roseinfer.kernels.triton.pipelined import PipelinedTile
 from roseinfer.kernels.triton.products import product_in_parts
 from roseinfer.kernels.triton.rms_norm import add_rms_norm_
 from roseinfer.models.config import Mixture
+from roseinfer.models.fp8 import quantize
 from roseinfer.models.mlp import Experts, Projections, Router
 
 #: Tiling of the router's GEMM for up to so many rows; cuBLAS computes more. Not measured yet.
 _ROUTER, _ROUTER_ROWS = PipelinedTile(16, 32, splits=4, inputs=128, stages=4), 256
 
 
+class _Stack:
+    """The same projection of all experts: `values` `[experts, outputs, inputs]`, with `eight` in E4M3, with
+    `scales` `[experts, outputs]` float32. Experts are put into it one by one."""
+
+    def __init__(self, like: Tensor, experts: int, *, eight: bool) -> None:
+        self.values = like.new_empty(experts, *like.shape, dtype=E4M3 if eight else like.dtype)
+        self.scales = like.new_empty(experts, len(like), dtype=torch.float32) if eight else None
+
+    def __setitem__(self, expert: int, part: Tensor) -> None:
+        if self.scales is None:
+            self.values[expert] = part
+            return
+        rows = quantize(part)
+        self.values[expert], self.scales[expert] = rows.values, rows.scales[:, 0]
+
+
 class CudaExperts(Experts):
     """The projections of all experts are stacked: `gate_up` `[experts, 2 · ffn, width]`, `down` `[experts,
-    width, ffn]`."""
+    width, ffn]`. With `eight` they are in E4M3, and `scales` has those of both, `[experts, outputs]`
+    float32."""
 
-    def __init__(self, router: Router, mixture: Mixture, parts: Iterable[Projections]) -> None:
+    scales: tuple[Tensor, Tensor] | None = None
+
+    def __init__(
+        self, router: Router, mixture: Mixture, parts: Iterable[Projections], *, eight: bool = False
+    ) -> None:
         super().__init__(router, ())
-        self._mixture, count = mixture, mixture.experts
-        for index, (gate_up, down) in enumerate(parts):
+        self._mixture = mixture
+        for index, pair in enumerate(parts):
             if not index:
-                self.gate_up, self.down = (part.new_empty(count, *part.shape) for part in (gate_up, down))
-                self.tokens = torch.zeros(count, dtype=torch.int64, device=down.device)
-            self.gate_up[index], self.down[index] = gate_up, down
+                stacks = [_Stack(part, mixture.experts, eight=eight) for part in pair]
+            for stack, part in zip(stacks, pair, strict=True):
+                stack[index] = part
+        gate_up, down = stacks
+        self.gate_up, self.down = gate_up.values, down.values
+        if gate_up.scales is not None and down.scales is not None:
+            self.scales = gate_up.scales, down.scales
+        self.tokens = torch.zeros(mixture.experts, dtype=torch.int64, device=self.down.device)
 
     def __call__(self, x: Tensor) -> Tensor:
         """`[T, width]` → `[T, width]`."""
@@ -50,7 +78,7 @@ class CudaExperts(Experts):
         `add_experts`."""
         return streamed.add_experts(
             x, gain, eps, self.router.linear.weight, self.gate_up, self.down, self.tokens,
-            self._mixture.top_k, normalized=self._mixture.normalized, plan=plan,
+            self._mixture.top_k, scales=self.scales, normalized=self._mixture.normalized, plan=plan,
         )  # fmt: skip
 
     def add_norm_(self, x: Tensor, normed: Tensor, gain: Tensor, eps: float) -> Tensor:
@@ -59,8 +87,9 @@ class CudaExperts(Experts):
         mixture, logits = self._mixture, self._logits(normed)
         tiles = grouped.tiles_for(len(x) * mixture.top_k, mixture.experts)
         routed = grouped.route(logits, self.tokens, mixture.top_k, tiles.rows, normalized=mixture.normalized)
-        gated = grouped.product(normed, self.gate_up, routed, tiles.gate_up, gated=True)
-        made = grouped.product(gated, self.down, routed, tiles.down, gated=False)
+        scales, down_scales = self.scales or (None, None)
+        gated = grouped.product(normed, self.gate_up, routed, tiles.gate_up, gated=True, scales=scales)
+        made = grouped.product(gated, self.down, routed, tiles.down, gated=False, scales=down_scales)
         return add_rms_norm_(x, made[None], gain, eps, routed.places)
 
     def _logits(self, x: Tensor) -> Tensor:

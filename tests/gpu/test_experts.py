@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from roseinfer.e4m3 import E4M3
 from roseinfer.models.config import Mixture
+from roseinfer.models.fp8 import Fp8Linear, quantize
 from roseinfer.models.linear import Linear
 from roseinfer.models.mlp import Experts, Mlp, Router
 from roseinfer.models.mlp_cuda import CudaExperts
@@ -17,27 +19,39 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 EPS = 1e-6
 
 
+def wide_of(weight: Tensor) -> Tensor:
+    rows = quantize(weight)
+    return rows.values.float() * rows.scales
+
+
 def draw(*shape: int, std: float = 1.0) -> Tensor:
     return torch.randn(shape, device="cuda") * std
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("stored", [torch.bfloat16, torch.float16, E4M3], ids=str)
 @pytest.mark.parametrize(
     ("experts", "top_k", "width", "ffn", "normalized"), [(128, 8, 2048, 768, True), (32, 3, 512, 256, False)]
 )
 @torch.inference_mode()
-def test_kernels(experts, top_k, width, ffn, normalized, dtype):
-    """Both kernels, twice with the same result; experts are counted as they are chosen."""
+def test_kernels(experts, top_k, width, ffn, normalized, stored):
+    """Both kernels, twice with the same result; experts are counted as they are chosen. In E4M3 the kernel
+    for few rows rounds weights, the other one its inputs, too."""
     torch.manual_seed(0)
+    eight, dtype = stored == E4M3, torch.bfloat16 if stored == E4M3 else stored
     mixture, std = Mixture(experts, top_k, ffn, normalized, frozenset({0})), width**-0.5
     router, gain = draw(experts, width, std=2 * std).to(dtype), (1 + draw(width, std=0.1)).to(dtype)
     parts = [
         (draw(2 * ffn, width, std=std).to(dtype), draw(width, ffn, std=std).to(dtype)) for _ in range(experts)
     ]
-    own = CudaExperts(Router(Linear(router, None), mixture), mixture, parts)
+    own = CudaExperts(Router(Linear(router, None), mixture), mixture, parts, eight=eight)
+    rounded = [tuple(wide_of(part) if eight else part.float() for part in pair) for pair in parts]
     wide = Experts(
         Router(Linear(router.float(), None), mixture),
-        (Mlp(Linear(a.float(), None), Linear(b.float(), None), Ops()) for a, b in parts),
+        (Mlp(Linear(a, None), Linear(b, None), Ops()) for a, b in rounded),
+    )
+    both_rounded = Experts(
+        Router(Linear(router, None), mixture),
+        (Mlp(Fp8Linear(a, None), Fp8Linear(b, None), Ops()) for a, b in parts if eight),
     )
     for rows in (1, 2, 5, 8, 9, 16, 17, 64, 200, 700):
         x = draw(rows, width, std=0.05).to(dtype)
@@ -54,8 +68,12 @@ def test_kernels(experts, top_k, width, ffn, normalized, dtype):
             after = own.add_norm_(out, normed, gain, EPS)
             assert int((own.tokens - counted).sum()) == rows * top_k
             torch.testing.assert_close(after, Ops().rms_norm(out, gain, EPS), rtol=0.02, atol=0.02)
-        for first, again in [*answers, grouped]:
+        expected = [*(wanted for _ in answers), both_rounded(normed).float() if eight else wanted]
+        for (first, again), made in zip([*answers, grouped], expected, strict=True):
             assert torch.equal(first, again)
-            off = (first.float() - x.float() - wanted).norm(dim=1) / wanted.norm(dim=1)
+            off = (first.float() - x.float() - made).norm(dim=1) / made.norm(dim=1)
             # rows whose last expert is as good as the next may have chosen that one
-            assert off.median() < 0.01 and (off < 0.03).float().mean() > 0.9, (rows, off.tolist())
+            assert off.median() < 0.01 * (1 + eight) and (off < 0.03).float().mean() > 0.9, (
+                rows,
+                off.tolist(),
+            )

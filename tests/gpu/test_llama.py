@@ -53,6 +53,7 @@ def mixture(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Case]]
     [
         {}, {"dtype": "fp16", "LARGE": 0, "chunked_prefill_size": 64}, {"dtype": "fp32"},
         {"dtype": "fp32", "fused_ops": False}, {"LARGE": 0, "prefix_cache": True, "kv_tokens": 4096},
+        {"quantization": "fp8"}, {"quantization": "fp8", "LARGE": 0, "chunked_prefill_size": 64},
     ],
     ids=str,
 )  # fmt: skip

@@ -8,13 +8,19 @@
 // - down, 16 outputs at a time, one expert after the other; of an expert, rows that have not chosen it count as zeros.
 // One producer warp issues bulk copies of the weights into a ring buffer of DEPTH stages, from the first tile of gate and up
 // to the last of down, without waiting for the second barrier. WARPS consumer warps each multiply a share of every stage.
-#define EIGHT 0
+//
+// EIGHT: the experts' weights are E4M3 with a scale for each output, and are multiplied as bfloat16.
 #include "half.cuh"
 #include "copy.cuh"
 #include "bulk.cuh"
 #include "mma.cuh"
 #include "rows.cuh"
 
+#if EIGHT
+typedef unsigned char weight_t;
+#else
+typedef half_t weight_t;
+#endif
 #define WARPS 8
 #define THREADS (32 * WARPS)           // of the consumer warps
 #define STEP 32                        // inputs that a warp multiplies at once
@@ -28,6 +34,17 @@
 
 static_assert(WIDTH % CHUNK == 0 && CHUNK % (WARPS * STEP) == 0 && FFN % DOWN_CHUNK == 0 && DOWN_CHUNK % (WARPS * STEP) == 0, "");
 static_assert(EXPERTS % 32 == 0 && WIDTH % 16 == 0 && FFN % 8 == 0, "");
+static_assert(BF16 || !EIGHT, "E4M3 has the range of bfloat16 here");
+
+// Eight neighbouring inputs of a weight.
+__device__ __forceinline__ uint4 eight_at(const weight_t* at) {
+#if EIGHT
+    const uint2 eight = *(const uint2*)at;
+    return make_uint4(eight.x, eight.y, 0, 0);
+#else
+    return *(const uint4*)at;
+#endif
+}
 
 __device__ __forceinline__ void sync_threads() { asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory"); }
 // A barrier of the consumer and the producer warps.
@@ -112,10 +129,11 @@ __device__ __forceinline__ void choose(Choice& choice, const float* logits, int 
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) experts(
-    const half_t* x, const half_t* gain, const half_t* router, const half_t* gate_up, const half_t* down, float* logits,
-    half_t* gated, unsigned long long* arrivals, long long* tokens, half_t* out, int rows
+    const half_t* x, const half_t* gain, const half_t* router, const weight_t* gate_up, const float* gate_up_scales,
+    const weight_t* down, const float* down_scales, float* logits, half_t* gated, unsigned long long* arrivals,
+    long long* tokens, half_t* out, int rows
 ) {
-    extern __shared__ __align__(128) half_t ring[];  // [DEPTH, STAGE], then x
+    extern __shared__ __align__(128) weight_t ring[];  // [DEPTH, STAGE], then x
     __shared__ __align__(16) float found[2][WARPS][HEIGHT * STRIDE];
     __shared__ float squares[WARPS][HEIGHT], dots[EACH][WARPS][HEIGHT], factors[HEIGHT];
     __shared__ barrier_t full[DEPTH], empty[DEPTH];
@@ -132,14 +150,14 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) experts(
         const unsigned long long policy = once();
         sync_all();
         int slot = 0, phase = 1;
-        const auto send = [&](const half_t* from, int chunk, int chunks) {
+        const auto send = [&](const weight_t* from, int chunk, int chunks) {
             for (int i = 0; i < chunks; i++) {
                 await(&empty[slot], phase);
-                if (lane == 0) expect(&full[slot], 16 * chunk * sizeof(half_t));
+                if (lane == 0) expect(&full[slot], 16 * chunk * sizeof(weight_t));
                 __syncwarp();
                 if (lane < 16)
                     copy_bulk_once(
-                        ring + slot * STAGE + lane * PITCH(chunk), from + i * chunk, chunk * sizeof(half_t), &full[slot], policy
+                        ring + slot * STAGE + lane * PITCH(chunk), from + i * chunk, chunk * sizeof(weight_t), &full[slot], policy
                     );
                 if (++slot == DEPTH) slot = 0, phase ^= 1;
             }
@@ -181,7 +199,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) experts(
         for (int s = 0; s < RUNS; s++) {
             square += squares_of(v[s].x) + squares_of(v[s].y) + squares_of(v[s].z) + squares_of(v[s].w);
             v[s] = scale_eight(v[s], gains[s]);
-            if (mine) held[s * WARPS * rows * 4 + h * 32] = v[s];
+            if (mine) held[s * WARPS * rows * 4 + h * 32] = ordered(v[s]);
 #pragma unroll
             for (int i = 0; i < EACH; i++)
                 dot[i] += dot_two(v[s].x, routing[i][s].x) + dot_two(v[s].y, routing[i][s].y) +
@@ -235,12 +253,12 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) experts(
                 if (g + 8 * h < rows) a[s][h] = held[(chunk * STEPS(CHUNK) + s) * WARPS * rows * 4 + h * 32];
             }
             await(&full[slot], phase);
-            const half_t* const at = ring + slot * STAGE + g * PITCH(CHUNK) + share;
+            const weight_t* const at = ring + slot * STAGE + g * PITCH(CHUNK) + share;
 #pragma unroll
             for (int s = 0; s < STEPS(CHUNK); s++)
 #pragma unroll
                 for (int i = 0; i < 2; i++)
-                    multiply_eight(sums[i], a[s], *(const uint4*)(at + i * 8 * PITCH(CHUNK) + s * STEP), 0);
+                    multiply_eight(sums[i], a[s], eight_at(at + i * 8 * PITCH(CHUNK) + s * STEP), 0);
             __syncwarp();
             if (lane == 0) arrive(&empty[slot]);
             if (++slot == DEPTH) slot = 0, phase ^= 1;
@@ -260,6 +278,10 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) experts(
                 up += found[turn][w][row * STRIDE + column + 8];
             }
             y *= factors[row], up *= factors[row];
+            if (EIGHT) {
+                const float* const scales = gate_up_scales + (size_t)expert * 2 * FFN + tile % OF_EXPERT * 8 + column;
+                y *= scales[0], up *= scales[FFN];
+            }
             y = y / (1 + __expf(-y)) * up * choice.shares[row][expert];
             gated[((size_t)index * rows + row) * FFN + tile % OF_EXPERT * 8 + column] = narrow(y);
         }
@@ -270,6 +292,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) experts(
     for (int tile = blockIdx.x; tile < WIDTH / 16; tile += GRID, turn ^= 1) {
         float sums[2][4] = {};
         uint4 next[STEPS(DOWN_CHUNK)][HALVES];
+        float2 next_scales[2] = {};
         const auto load = [&](int chunk) {
             const int index = chunk / (FFN / DOWN_CHUNK);
             const unsigned chosen = choice.rows[choice.list[index]];
@@ -280,20 +303,29 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) experts(
                 next[s][h] = make_uint4(0, 0, 0, 0);
                 if (chosen >> (g + 8 * h) & 1) next[s][h] = load_fresh(at + h * 8 * FFN + s * STEP);
             }
+            const size_t made = (size_t)choice.list[index] * WIDTH + tile * 16 + t * 2;
+#pragma unroll
+            for (int i = 0; EIGHT && i < 2; i++) next_scales[i] = *(const float2*)(down_scales + made + i * 8);
         };
         load(0);
         for (int chunk = 0; chunk < chunks; chunk++) {
             uint4 a[STEPS(DOWN_CHUNK)][HALVES];
 #pragma unroll
-            for (int i = 0; i < STEPS(DOWN_CHUNK) * HALVES; i++) a[i / HALVES][i % HALVES] = next[i / HALVES][i % HALVES];
+            for (int i = 0; i < STEPS(DOWN_CHUNK) * HALVES; i++)
+                a[i / HALVES][i % HALVES] = ordered(next[i / HALVES][i % HALVES]);
+            const float2 scales[2] = {next_scales[0], next_scales[1]};
+            float scaled[2][4] = {};
             if (chunk + 1 < chunks) load(chunk + 1);
             await(&full[slot], phase);
-            const half_t* const at = ring + slot * STAGE + g * PITCH(DOWN_CHUNK) + down_share;
+            const weight_t* const at = ring + slot * STAGE + g * PITCH(DOWN_CHUNK) + down_share;
 #pragma unroll
             for (int s = 0; s < STEPS(DOWN_CHUNK); s++)
 #pragma unroll
                 for (int i = 0; i < 2; i++)
-                    multiply_eight(sums[i], a[s], *(const uint4*)(at + i * 8 * PITCH(DOWN_CHUNK) + s * STEP), 0);
+                    multiply_eight(EIGHT ? scaled[i] : sums[i], a[s], eight_at(at + i * 8 * PITCH(DOWN_CHUNK) + s * STEP), 0);
+#pragma unroll
+            for (int i = 0; EIGHT && i < 8; i++)
+                sums[i / 4][i % 4] += scaled[i / 4][i % 4] * (i % 2 ? scales[i / 4].y : scales[i / 4].x);
             __syncwarp();
             if (lane == 0) arrive(&empty[slot]);
             if (++slot == DEPTH) slot = 0, phase ^= 1;

@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from roseinfer.kernels.capability import shared_memory
+from roseinfer.kernels.triton.fp8 import round_rows
 from roseinfer.kernels.triton.launch import early, pdl_wait
 from roseinfer.kernels.triton.swiglu import gated
 
@@ -92,9 +93,9 @@ def _place(
 
 @triton.jit
 def _grouped(
-    x_ptr, weight_ptr, rows_ptr, weights_ptr, blocks_ptr, out_ptr,
+    x_ptr, x_scales_ptr, weight_ptr, scales_ptr, rows_ptr, weights_ptr, blocks_ptr, out_ptr,
     N: tl.constexpr, K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    STAGES: tl.constexpr, GATED: tl.constexpr, EARLY: tl.constexpr,
+    STAGES: tl.constexpr, GATED: tl.constexpr, EIGHT: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     k = tl.arange(0, BLOCK_K)
@@ -116,6 +117,12 @@ def _grouped(
                 up = tl.dot(x, tl.load(weight_at + N * K), up, input_precision="ieee")
             x_at += BLOCK_K
             weight_at += BLOCK_K
+        if EIGHT:
+            x_scales = tl.load(x_scales_ptr + row, inside, 0.0)[:, None]
+            scales_at = scales_ptr + expert * (1 + GATED) * N + n
+            y = y * x_scales * tl.load(scales_at)[None, :]
+            if GATED:
+                up = up * x_scales * tl.load(scales_at + N)[None, :]
         if GATED:
             y = gated(y, up) * tl.load(weights_ptr + m, inside, 0.0)[:, None]
         at = m.to(tl.int64)[:, None] * N + n[None, :]
@@ -133,10 +140,10 @@ class GroupTile:
     warps: int = 4
 
     def fitting(self, x: Tensor, outputs: int, rows: int, *, gated: bool) -> GroupTile:
-        """The largest tiling up to this one that divides a weight `[outputs, inputs]` for `x` `[…, inputs]`
-        and has room for its pipeline."""
-        inputs = x.shape[1]
-        n, k, stages = min(self.outputs, outputs & -outputs), min(self.inputs, inputs & -inputs), self.stages
+        """The largest tiling up to this one, with twice its inputs in E4M3, that divides a weight `[outputs,
+        inputs]` for `x` `[…, inputs]` and has room for its pipeline."""
+        inputs, longest = x.shape[1], self.inputs * (2 if x.element_size() == 1 else 1)
+        n, k, stages = min(self.outputs, outputs & -outputs), min(longest, inputs & -inputs), self.stages
         stage = k * (rows + (1 + gated) * n) * x.element_size()
         return GroupTile(n, k, max(1, min(stages, 1 + shared_memory(x.device) // stage)), self.warps)
 
@@ -204,21 +211,27 @@ def route(logits: Tensor, tokens: Tensor, top_k: int, block_rows: int, *, normal
     return Routed(rows, weights, places.view(count, top_k), of_blocks, block_rows)
 
 
-def product(x: Tensor, weight: Tensor, routed: Routed, tile: GroupTile, *, gated: bool) -> Tensor:
-    """Multiply the row of each pair with its expert's weight: `[pairs, outputs]`.
+def product(
+    x: Tensor, weight: Tensor, routed: Routed, tile: GroupTile, *, gated: bool, scales: Tensor | None = None
+) -> Tensor:
+    """Multiply the row of each pair with its expert's weight: `[pairs, outputs]` in the dtype of x.
 
     Args:
         x: `[pairs, inputs]`; with `gated` `[T, inputs]`.
         weight: `[experts, outputs, inputs]`; with `gated` `[experts, 2 · outputs, inputs]`, gates first.
         gated: SwiGLU follows, times the pair's weight.
+        scales: of a weight in E4M3, `[experts, outputs]` or `[experts, 2 · outputs]`. Rows of x are rounded
+            to E4M3, too.
     """
     inputs, outputs, pairs = weight.shape[2], weight.shape[1] // (1 + gated), len(routed.rows)
-    tile = tile.fitting(x, outputs, routed.block_rows, gated=gated)
     out = torch.empty(pairs, outputs, dtype=x.dtype, device=x.device)
+    values, x_scales = (x, x) if scales is None else round_rows(x)
+    tile = tile.fitting(values, outputs, routed.block_rows, gated=gated)
     _grouped[(outputs // tile.outputs, len(routed.blocks))](
-        x, weight, routed.rows, routed.weights, routed.blocks, out, N=outputs, K=inputs,
-        BLOCK_M=routed.block_rows, BLOCK_N=tile.outputs, BLOCK_K=tile.inputs, STAGES=tile.stages, GATED=gated,
-        num_warps=tile.warps, **early(x.device),
+        values, x_scales, weight, weight if scales is None else scales, routed.rows, routed.weights,
+        routed.blocks, out, N=outputs, K=inputs, BLOCK_M=routed.block_rows, BLOCK_N=tile.outputs,
+        BLOCK_K=tile.inputs, STAGES=tile.stages, GATED=gated, EIGHT=scales is not None, num_warps=tile.warps,
+        **early(x.device),
     )  # fmt: skip
     return out
 

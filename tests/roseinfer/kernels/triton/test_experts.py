@@ -6,10 +6,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from roseinfer.kernels.triton.experts import route
+from roseinfer.models.config import Mixture
+from roseinfer.models.fp8 import Fp8Linear, quantize
+from roseinfer.models.linear import Linear
+from roseinfer.models.mlp import Experts, Mlp, Router
+from roseinfer.models.mlp_cuda import CudaExperts
+from roseinfer.models.ops import Ops
 from tests.roseinfer.kernels.triton.conftest import DEVICE, close, draw, seeds
 
 
@@ -39,6 +46,29 @@ def test_pairs_are_in_the_order_of_the_experts(seed, rows, sizes, normalized, pa
     assert torch.equal(
         routed.rows[routed.places.long()], torch.arange(rows, device=DEVICE)[:, None].expand(-1, top_k)
     )
+
+
+def rounded(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Round rows: Triton's interpreter truncates where a GPU rounds."""
+    rows = quantize(x)
+    return rows.values, rows.scales
+
+
+@pytest.mark.parametrize(("seed", "rows"), [(1, 1), (2, 20)])
+def test_experts_in_8_bit_floats(seed: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("roseinfer.kernels.triton.experts.round_rows", rounded)
+    experts, top_k, width, ffn = 5, 2, 64, 32
+    mixture = Mixture(experts, top_k, ffn, True, frozenset({0}))
+    parts = [(draw(seed + e, 2 * ffn, width) / 8, draw(seed - e, width, ffn) / 8) for e in range(experts)]
+    fused = CudaExperts(Router(Linear(draw(seed, experts, width), None), mixture), mixture, parts, eight=True)
+    reference = Experts(
+        fused.router, (Mlp(Fp8Linear(a.cpu(), None), Fp8Linear(b.cpu(), None), Ops()) for a, b in parts)
+    )
+    x = draw(seed + 9, rows, width)
+    made = x.clone()
+    fused.add_norm_(made, x, torch.ones(width, device=DEVICE), 1e-6)
+    expected = reference(x.cpu())
+    assert ((made - x).cpu() - expected).norm() < 0.02 * expected.norm()
 
 
 @pytest.mark.parametrize("garbage", [float("nan"), float("inf"), -float("inf")])
