@@ -25,6 +25,9 @@ typedef half_t weight_t;
 #define THREADS (32 * WARPS)           // of the consumer warps
 #define STEP 32                        // inputs that a warp multiplies at once
 #define PITCH(chunk) ((chunk) + 32)    // of a row in shared memory, padded against bank conflicts
+// Rows of down that one copy fetches, where they are neighbours: many short copies are issued too slowly. Lanes that read
+// at the same time read rows of different copies, between which there is padding.
+#define TOGETHER (FFN == DOWN_CHUNK ? 4 : 1)
 #define STAGE (16 * PITCH(CHUNK > DOWN_CHUNK ? CHUNK : DOWN_CHUNK))
 #define STEPS(chunk) ((chunk) / (WARPS * STEP))  // steps of a warp in a stage
 #define RUNS (WIDTH / THREADS)         // of 8 inputs that a lane holds, of each of its rows
@@ -47,6 +50,13 @@ __device__ __forceinline__ uint4 eight_at(const weight_t* at) {
 }
 
 __device__ __forceinline__ void sync_threads() { asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory"); }
+// The row of down, of the 16 of a tile, that is column `c` of the product `half` of 8 columns, and where it lies in a stage.
+__device__ __forceinline__ int down_row(int c, int half) { return TOGETHER > 1 ? c % 4 * 4 + c / 4 + half * 2 : c + half * 8; }
+__device__ __forceinline__ int down_at(int row) {
+    return row / TOGETHER * (TOGETHER * DOWN_CHUNK + 32) + row % TOGETHER * DOWN_CHUNK;
+}
+// Its column among the sums of a tile.
+__device__ __forceinline__ int down_column(int row) { return TOGETHER > 1 ? row % 4 / 2 * 8 + row % 2 * 4 + row / 4 : row; }
 // A barrier of the consumer and the producer warps.
 __device__ __forceinline__ void sync_all() { asm volatile("bar.sync 2, %0;" ::"n"(THREADS + 32) : "memory"); }
 // A barrier of the consumer warps of all blocks; `arrivals` counts on from launch to launch.
@@ -150,25 +160,29 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) experts(
         const unsigned long long policy = once();
         sync_all();
         int slot = 0, phase = 1;
-        const auto send = [&](const weight_t* from, int chunk, int chunks) {
+        const auto send = [&](const weight_t* from, int chunk, int chunks, int together) {
             for (int i = 0; i < chunks; i++) {
                 await(&empty[slot], phase);
                 if (lane == 0) expect(&full[slot], 16 * chunk * sizeof(weight_t));
                 __syncwarp();
-                if (lane < 16)
+                if (lane < 16 / together)
                     copy_bulk_once(
-                        ring + slot * STAGE + lane * PITCH(chunk), from + i * chunk, chunk * sizeof(weight_t), &full[slot], policy
+                        ring + slot * STAGE + lane * PITCH(together * chunk), from + i * chunk,
+                        together * chunk * sizeof(weight_t), &full[slot], policy
                     );
                 if (++slot == DEPTH) slot = 0, phase ^= 1;
             }
         };
         for (int tile = blockIdx.x; tile < choice.count * OF_EXPERT; tile += GRID) {
             const int row = tile % OF_EXPERT * 8 + (lane < 8 ? lane : FFN + lane - 8);
-            send(gate_up + ((size_t)choice.list[tile / OF_EXPERT] * 2 * FFN + row) * WIDTH, CHUNK, WIDTH / CHUNK);
+            send(gate_up + ((size_t)choice.list[tile / OF_EXPERT] * 2 * FFN + row) * WIDTH, CHUNK, WIDTH / CHUNK, 1);
         }
         for (int tile = blockIdx.x; tile < WIDTH / 16; tile += GRID)
             for (int i = 0; i < choice.count; i++)
-                send(down + ((size_t)choice.list[i] * WIDTH + tile * 16 + lane) * FFN, DOWN_CHUNK, FFN / DOWN_CHUNK);
+                send(
+                    down + ((size_t)choice.list[i] * WIDTH + tile * 16 + lane * TOGETHER) * FFN, DOWN_CHUNK, FFN / DOWN_CHUNK,
+                    TOGETHER
+                );
         return;
     }
 
@@ -292,7 +306,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) experts(
     for (int tile = blockIdx.x; tile < WIDTH / 16; tile += GRID, turn ^= 1) {
         float sums[2][4] = {};
         uint4 next[STEPS(DOWN_CHUNK)][HALVES];
-        float2 next_scales[2] = {};
+        float next_scales[2][2] = {};
         const auto load = [&](int chunk) {
             const int index = chunk / (FFN / DOWN_CHUNK);
             const unsigned chosen = choice.rows[choice.list[index]];
@@ -303,9 +317,9 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) experts(
                 next[s][h] = make_uint4(0, 0, 0, 0);
                 if (chosen >> (g + 8 * h) & 1) next[s][h] = load_fresh(at + h * 8 * FFN + s * STEP);
             }
-            const size_t made = (size_t)choice.list[index] * WIDTH + tile * 16 + t * 2;
+            const float* const scales_at = down_scales + (size_t)choice.list[index] * WIDTH + tile * 16;
 #pragma unroll
-            for (int i = 0; EIGHT && i < 2; i++) next_scales[i] = *(const float2*)(down_scales + made + i * 8);
+            for (int i = 0; EIGHT && i < 4; i++) next_scales[i / 2][i % 2] = scales_at[down_row(t * 2 + i % 2, i / 2)];
         };
         load(0);
         for (int chunk = 0; chunk < chunks; chunk++) {
@@ -313,19 +327,20 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) experts(
 #pragma unroll
             for (int i = 0; i < STEPS(DOWN_CHUNK) * HALVES; i++)
                 a[i / HALVES][i % HALVES] = ordered(next[i / HALVES][i % HALVES]);
-            const float2 scales[2] = {next_scales[0], next_scales[1]};
-            float scaled[2][4] = {};
+            float scales[2][2], scaled[2][4] = {};
+#pragma unroll
+            for (int i = 0; i < 4; i++) scales[i / 2][i % 2] = next_scales[i / 2][i % 2];
             if (chunk + 1 < chunks) load(chunk + 1);
             await(&full[slot], phase);
-            const weight_t* const at = ring + slot * STAGE + g * PITCH(DOWN_CHUNK) + down_share;
+            const weight_t* const at = ring + slot * STAGE + down_share;
 #pragma unroll
             for (int s = 0; s < STEPS(DOWN_CHUNK); s++)
 #pragma unroll
                 for (int i = 0; i < 2; i++)
-                    multiply_eight(EIGHT ? scaled[i] : sums[i], a[s], eight_at(at + i * 8 * PITCH(DOWN_CHUNK) + s * STEP), 0);
+                    multiply_eight(EIGHT ? scaled[i] : sums[i], a[s], eight_at(at + down_at(down_row(g, i)) + s * STEP), 0);
 #pragma unroll
             for (int i = 0; EIGHT && i < 8; i++)
-                sums[i / 4][i % 4] += scaled[i / 4][i % 4] * (i % 2 ? scales[i / 4].y : scales[i / 4].x);
+                sums[i / 4][i % 4] += scaled[i / 4][i % 4] * scales[i / 4][i % 2];
             __syncwarp();
             if (lane == 0) arrive(&empty[slot]);
             if (++slot == DEPTH) slot = 0, phase ^= 1;
@@ -340,7 +355,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) experts(
         if (row < rows) {
             float y = read_fresh(x + (size_t)row * WIDTH + at);
 #pragma unroll
-            for (int w = 0; w < WARPS; w++) y += found[turn][w][row * STRIDE + thread % 16];
+            for (int w = 0; w < WARPS; w++) y += found[turn][w][row * STRIDE + down_column(thread % 16)];
             out[(size_t)row * WIDTH + at] = narrow(y);
         }
     }
