@@ -75,12 +75,11 @@ def test_kernels(experts, top_k, width, ffn, normalized, stored):
             after = own.add_norm_(out, normed, gain, EPS)
             assert int((own.tokens - counted).sum()) == rows * top_k
             torch.testing.assert_close(after, Ops().rms_norm(out, gain, EPS), rtol=0.02, atol=0.02)
-        expected = [*(wanted for _ in answers), both_rounded(normed).float() if eight else wanted]
-        for (first, again), made in zip([*answers, grouped], expected, strict=True):
+        # numbers that lie between two of E4M3 may be rounded to either
+        checks = [(pair, wanted, 0.01) for pair in answers]
+        checks.append((grouped, both_rounded(normed).float(), 0.03) if eight else (grouped, wanted, 0.01))
+        for (first, again), expected, bound in checks:
             assert torch.equal(first, again)
-            off = (first.float() - x.float() - made).norm(dim=1) / made.norm(dim=1)
+            off = (first.float() - x.float() - expected).norm(dim=1) / expected.norm(dim=1)
             # rows whose last expert is as good as the next may have chosen that one
-            assert off.median() < 0.01 * (1 + eight) and (off < 0.03).float().mean() > 0.9, (
-                rows,
-                off.tolist(),
-            )
+            assert off.median() < bound and (off < 0.05).float().mean() > 0.9, (rows, off.tolist())

@@ -25,9 +25,9 @@ typedef half_t weight_t;
 #define THREADS (32 * WARPS)           // of the consumer warps
 #define STEP 32                        // inputs that a warp multiplies at once
 #define PITCH(chunk) ((chunk) + 32)    // of a row in shared memory, padded against bank conflicts
-// Rows of down that one copy fetches, where they are neighbours: many short copies are issued too slowly. Lanes that read
-// at the same time read rows of different copies, between which there is padding.
-#define TOGETHER (FFN == DOWN_CHUNK ? 4 : 1)
+// Rows of down that one copy fetches, where they are neighbours and short, which copies are issued too slowly for. Lanes
+// that read at the same time read rows of different copies, between which there is padding.
+#define TOGETHER (EIGHT && FFN == DOWN_CHUNK ? 4 : 1)
 #define STAGE (16 * PITCH(CHUNK > DOWN_CHUNK ? CHUNK : DOWN_CHUNK))
 #define STEPS(chunk) ((chunk) / (WARPS * STEP))  // steps of a warp in a stage
 #define RUNS (WIDTH / THREADS)         // of 8 inputs that a lane holds, of each of its rows
