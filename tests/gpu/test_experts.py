@@ -82,4 +82,4 @@ def test_kernels(experts, top_k, width, ffn, normalized, stored):
             assert torch.equal(first, again)
             off = (first.float() - x.float() - expected).norm(dim=1) / expected.norm(dim=1)
             # rows whose last expert is as good as the next may have chosen that one
-            assert off.median() < bound and (off < 0.05).float().mean() > 0.9, (rows, off.tolist())
+            assert off.median() < bound and (off < 3 * bound).float().mean() > 0.9, (rows, off.tolist())

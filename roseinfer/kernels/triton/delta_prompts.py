@@ -13,34 +13,42 @@ from roseinfer.kernels.triton.delta import gates
 
 #: Tokens that are computed together, by matrix products; the state goes from one such chunk to the next.
 CHUNK = 64
+#: Rows of the triangles that are inverted by substitution.
+STEP = 16
 #: Channels of a program of the convolution, values of a program of the rule.
-_CHANNELS, _VALUES = 512, 32
+_CHANNELS, _VALUES = 64, 32
 
 
-@triton.jit(do_not_specialize=["count", "prompts"])
+@triton.jit(do_not_specialize=["count", "chunks", "prompts"])
 def _convolve(
-    x_ptr, stride, past_ptr, kept_ptr, kernel_ptr, tokens_ptr, count, prompts_ptr, prompts, out_ptr,
-    CHANNELS: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr,
+    x_ptr, stride, past_ptr, kept_ptr, kernel_ptr, tokens_ptr, count, chunks_ptr, chunks, prompts_ptr,
+    prompts, out_ptr, CHANNELS: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    token = tl.program_id(0).to(tl.int64)
-    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = c < CHANNELS
-    prompt = tl.load(tokens_ptr + token).to(tl.int64)
-    place = tl.load(tokens_ptr + count + token)
+    """The tokens of a chunk, BLOCK channels of them."""
+    t, c = tl.arange(0, CHUNK), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    first = tl.load(chunks_ptr + tl.program_id(0)).to(tl.int64)
+    length = tl.load(chunks_ptr + chunks + tl.program_id(0))
+    prompt = tl.load(tokens_ptr + first).to(tl.int64)
+    place = tl.load(tokens_ptr + count + first) + t
     row = tl.load(prompts_ptr + prompt).to(tl.int64)
-    last = place == tl.load(prompts_ptr + 2 * prompts + prompt) - 1
-    past = past_ptr + prompt * ((TAPS - 1) * CHANNELS) + c
-    kept = kept_ptr + row * ((TAPS - 1) * CHANNELS) + c
-    total = tl.zeros((BLOCK,), tl.float32)
+    in_channels = (c < CHANNELS)[None, :]
+    inside = (t < length)[:, None] & in_channels
+    last = (t < length) & (place == tl.load(prompts_ptr + 2 * prompts + prompt) - 1)
+    x = x_ptr + (first + t)[:, None] * stride + c[None, :]
+    past = past_ptr + prompt * ((TAPS - 1) * CHANNELS) + c[None, :]
+    kept = kept_ptr + row * ((TAPS - 1) * CHANNELS) + c[None, :]
+    total = tl.zeros((CHUNK, BLOCK), tl.float32)
     for tap in tl.static_range(TAPS):
         back = TAPS - 1 - tap
-        value = tl.load(x_ptr + (token - back) * stride + c, inside & (place >= back), 0.0).to(tl.float32)
-        value += tl.load(past + (place + tap) * CHANNELS, inside & (place < back), 0.0)
-        total += value * tl.load(kernel_ptr + tap * CHANNELS + c, inside, 0.0)
+        before = (place < back)[:, None]
+        value = tl.load(x - back * stride, inside & (before == 0), 0.0).to(tl.float32)
+        value += tl.load(past + (place + tap)[:, None] * CHANNELS, inside & before, 0.0)
+        total += value * tl.load(kernel_ptr + tap * CHANNELS + c[None, :], in_channels, 0.0)
         if tap > 0:
-            tl.store(kept + (tap - 1) * CHANNELS, value, inside & last)
+            tl.store(kept + (tap - 1) * CHANNELS + 0 * t[:, None], value, in_channels & last[:, None])
     out = total / (1.0 + tl.exp(-total))
-    tl.store(out_ptr + token * CHANNELS + c, out.to(out_ptr.dtype.element_ty), inside)
+    at = out_ptr + (first + t)[:, None] * CHANNELS + c[None, :]
+    tl.store(at, out.to(out_ptr.dtype.element_ty), inside)
 
 
 @triton.jit
@@ -56,7 +64,8 @@ def _solve(
     convolved_ptr, x_ptr, stride, decay_ptr, bias_ptr, chunks_ptr, chunks, queries_ptr, keys_ptr, new_ptr,
     predicted_ptr, within_ptr, ends_ptr, tiny, scale, HEADS: tl.constexpr, KEY_HEADS: tl.constexpr,
     KEYS: tl.constexpr, VALUES: tl.constexpr, PAD_KEYS: tl.constexpr, PAD_VALUES: tl.constexpr,
-    CHUNK: tl.constexpr, DTYPE: tl.constexpr,
+    CHUNK: tl.constexpr, DTYPE: tl.constexpr, STEP: tl.constexpr, DOUBLINGS: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """A chunk's part of a head, for which no state is needed. With `S` the state before the chunk, its tokens
     change `new - predicted @ S`, their results are `queries @ S + within @ change`, and the state after it is
@@ -90,13 +99,24 @@ def _solve(
     tl.store(keys_ptr + at, (k * tl.exp(end - total)[:, None]).to(DTYPE), keys_mask)
     tl.store(ends_ptr + place, end)
     # Row r of the inverse of a unit lower triangle L: that of the unit matrix less L[r, :r] @ inverse[:r].
+    # So are all triangles of STEP rows on the diagonal inverted at once. Then two neighbours become one, as
+    # often as it takes: with X their inverses and B what is below the first one and beside the second,
+    # X - X B X.
     shrunk = tl.exp(tl.where(later, 0.0, total[None, :] - total[:, None]))
     transposed = tl.where(later, 0.0, _product(k, tl.trans(k), DTYPE) * shrunk * beta[None, :])
     inverse = tl.where(t[:, None] == t[None, :], 1.0, 0.0)
-    for r in range(1, CHUNK):
-        factors = tl.sum(tl.where(t[None, :] == r, transposed, 0.0), 1)
+    together = t[:, None] // STEP == t[None, :] // STEP
+    diagonal = tl.where(together, transposed, 0.0)
+    for r in range(1, STEP):
+        factors = tl.sum(tl.where(t[None, :] % STEP == r, diagonal, 0.0), 1)
         change = tl.sum(factors[:, None] * inverse, 0)
-        inverse = tl.where(t[:, None] == r, inverse - change[None, :], inverse)
+        inverse = tl.where(together & (t[:, None] % STEP == r), inverse - change[None, :], inverse)
+    triangle = tl.trans(transposed)
+    for doubling in tl.static_range(DOUBLINGS):
+        part = t // (STEP << doubling)
+        below = (part[:, None] == part[None, :] + 1) & (part[None, :] % 2 == 0)
+        beside = tl.dot(inverse, tl.where(below, triangle, 0.0), input_precision=PRECISION)
+        inverse -= tl.dot(beside, inverse, input_precision=PRECISION)
     predicted = _product(inverse, k * (beta * tl.exp(total))[:, None], DTYPE)
     tl.store(predicted_ptr + at, predicted.to(DTYPE), keys_mask)
     v = row + 2 * KEY_HEADS * KEYS + head * VALUES + t[:, None] * channels + j[None, :]
@@ -181,9 +201,9 @@ def delta_prompts(
     count, (taps, channels), heads, values = len(x), kernel.shape, len(decay), len(gain)
     past = torch.where(prompts[3, :, None, None] > 0, kept.index_select(0, prompts[0]), 0.0)
     convolved = x.new_empty(count, channels)
-    _convolve[(count, triton.cdiv(channels, _CHANNELS))](
-        x, x.stride(0), past, kept, kernel, tokens, count, prompts, prompts.shape[1], convolved,
-        CHANNELS=channels, TAPS=taps, BLOCK=_CHANNELS, num_warps=4,
+    _convolve[(chunks.shape[1], triton.cdiv(channels, _CHANNELS))](
+        x, x.stride(0), past, kept, kernel, tokens, count, chunks, chunks.shape[1], prompts, prompts.shape[1],
+        convolved, CHANNELS=channels, TAPS=taps, BLOCK=_CHANNELS, CHUNK=CHUNK, num_warps=8,
     )  # fmt: skip
     sizes = {"HEADS": heads, "KEYS": key_dim, "VALUES": values, "PAD_KEYS": triton.next_power_of_2(key_dim)}
     types = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
@@ -195,7 +215,8 @@ def delta_prompts(
     _solve[(chunks.shape[1], heads)](
         convolved, x, x.stride(0), decay, bias, chunks, chunks.shape[1], queries, keys, new, predicted,
         within, ends, tiny, key_dim**-0.5, KEY_HEADS=key_heads, PAD_VALUES=triton.next_power_of_2(values),
-        **sizes, num_warps=8,
+        **sizes, STEP=STEP, DOUBLINGS=(CHUNK // STEP).bit_length() - 1,
+        PRECISION="tf32x3" if x.dtype == torch.float32 else "tf32", num_warps=8,
     )  # fmt: skip
     out = x.new_empty(count, heads * values)
     _advance[(prompts.shape[1], heads, triton.cdiv(values, _VALUES))](
