@@ -1,4 +1,5 @@
-"""Qwen3.5 on a GPU with fused kernels: of a gated delta layer two for generated tokens, four for prompts."""
+"""Qwen3.5 on a GPU with fused kernels: of a gated delta layer three for generated tokens, four for
+prompts."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from roseinfer.kernels.triton.launch import early, pdl_wait
 
-#: Channels of a program of the convolution.
-_CHANNELS = 512
+#: Channels of a program of the convolution, values of a program of the rule.
+_CHANNELS, _VALUES = 512, 32
 
 
 @triton.jit
@@ -45,16 +45,16 @@ def _convolve(
 
 @triton.jit
 def _rule(
-    convolved_ptr, x_ptr, stride, decay_ptr, bias_ptr, gain_ptr, matrices_ptr, rows_ptr, out_ptr, eps, tiny,
-    scale, HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, KEYS: tl.constexpr, VALUES: tl.constexpr,
-    PAD_KEYS: tl.constexpr, PAD_VALUES: tl.constexpr, EARLY: tl.constexpr,
+    convolved_ptr, x_ptr, stride, decay_ptr, bias_ptr, matrices_ptr, rows_ptr, out_ptr, tiny, scale,
+    HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, KEYS: tl.constexpr, VALUES: tl.constexpr,
+    PAD_KEYS: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
+    """BLOCK values of a head."""
     token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    i, j = tl.arange(0, PAD_KEYS), tl.arange(0, PAD_VALUES)
+    i, j = tl.arange(0, PAD_KEYS), tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
     in_keys, in_values = i < KEYS, j < VALUES
     decay = tl.load(decay_ptr + head)
     bias = tl.load(bias_ptr + head)
-    gain = tl.load(gain_ptr + j, in_values, 0.0)
     pdl_wait(EARLY)
     place = tl.load(rows_ptr + token).to(tl.int64) * HEADS + head
     matrix = matrices_ptr + place * (KEYS * VALUES) + i[:, None] * VALUES + j[None, :]
@@ -68,9 +68,7 @@ def _rule(
     v = tl.load(row + 2 * KEY_HEADS * KEYS + head * VALUES + j, in_values, 0.0)
     q *= tl.rsqrt(tl.sum(q * q, 0) + tiny) * scale
     k *= tl.rsqrt(tl.sum(k * k, 0) + tiny)
-    rest = x_ptr + token * stride + channels
-    gate = tl.load(rest + head * VALUES + j, in_values, 0.0).to(tl.float32)
-    rest += HEADS * VALUES + head
+    rest = x_ptr + token * stride + channels + HEADS * VALUES + head
     alpha = tl.load(rest + HEADS).to(tl.float32) + bias
     beta, shrinks = gates(tl.load(rest).to(tl.float32), alpha, decay)
     state *= tl.exp(shrinks)
@@ -78,9 +76,39 @@ def _rule(
     state += k[:, None] * change[None, :]
     tl.store(matrix, state, inside)
     out = tl.sum(state * q[:, None], 0)
-    out *= tl.rsqrt(tl.sum(out * out, 0) / VALUES + eps) * gain * gate / (1.0 + tl.exp(-gate))
     at = out_ptr + (token * HEADS + head) * VALUES + j
     tl.store(at, out.to(out_ptr.dtype.element_ty), in_values)
+
+
+@triton.jit
+def _norm(
+    x_ptr, stride, channels, gain_ptr, out_ptr, eps, HEADS: tl.constexpr, VALUES: tl.constexpr,
+    PAD_HEADS: tl.constexpr, PAD_VALUES: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0).to(tl.int64)
+    h, j = tl.arange(0, PAD_HEADS), tl.arange(0, PAD_VALUES)
+    mask = (h < HEADS)[:, None] & (j < VALUES)[None, :]
+    at = h[:, None] * VALUES + j[None, :]
+    gain = tl.load(gain_ptr + j, j < VALUES, 0.0)
+    pdl_wait(EARLY)
+    out = tl.load(out_ptr + token * (HEADS * VALUES) + at, mask, 0.0).to(tl.float32)
+    gate = tl.load(x_ptr + token * stride + channels + at, mask, 0.0).to(tl.float32)
+    out *= (
+        tl.rsqrt(tl.sum(out * out, 1) / VALUES + eps)[:, None] * gain[None, :] * gate / (1.0 + tl.exp(-gate))
+    )
+    tl.store(out_ptr + token * (HEADS * VALUES) + at, out.to(out_ptr.dtype.element_ty), mask)
+
+
+def gated_norm_(out: Tensor, x: Tensor, gain: Tensor, eps: float, heads: int) -> Tensor:
+    """Normalise each head of `out` `[T, heads · values]` in place, times `gain` `[values]` and the SiLU of
+    the gates in `x`. Returns `out`."""
+    values, inner = len(gain), out.shape[1]
+    _norm[(len(out),)](
+        x, x.stride(0), x.shape[1] - inner - 2 * heads, gain, out, eps, HEADS=heads, VALUES=values,
+        PAD_HEADS=triton.next_power_of_2(heads), PAD_VALUES=triton.next_power_of_2(values), num_warps=4,
+        **early(x.device),
+    )  # fmt: skip
+    return out
 
 
 def delta_decode(
@@ -106,10 +134,9 @@ def delta_decode(
         num_warps=4, **early(x.device),
     )  # fmt: skip
     out = torch.empty(count, heads * values, dtype=x.dtype, device=x.device)
-    _rule[(count, heads)](
-        convolved, x, x.stride(0), decay, bias, gain, matrices, rows, out, eps, tiny, key_dim**-0.5,
-        HEADS=heads, KEY_HEADS=key_heads, KEYS=key_dim, VALUES=values,
-        PAD_KEYS=triton.next_power_of_2(key_dim), PAD_VALUES=triton.next_power_of_2(values), num_warps=8,
-        **early(x.device),
+    _rule[(count, heads, triton.cdiv(values, _VALUES))](
+        convolved, x, x.stride(0), decay, bias, matrices, rows, out, tiny, key_dim**-0.5, HEADS=heads,
+        KEY_HEADS=key_heads, KEYS=key_dim, VALUES=values, PAD_KEYS=triton.next_power_of_2(key_dim),
+        BLOCK=_VALUES, num_warps=4, **early(x.device),
     )  # fmt: skip
-    return out
+    return gated_norm_(out, x, gain, eps, heads)

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from roseinfer.kernels.triton.delta import gates
+from roseinfer.kernels.triton.delta import gated_norm_, gates
 
 #: Tokens that are computed together, by matrix products; the state goes from one such chunk to the next.
 CHUNK = 64
@@ -162,24 +162,6 @@ def _advance(
     tl.store(matrix, state, both)
 
 
-@triton.jit
-def _norm(
-    x_ptr, stride, channels, gain_ptr, out_ptr, eps, HEADS: tl.constexpr, VALUES: tl.constexpr,
-    PAD_HEADS: tl.constexpr, PAD_VALUES: tl.constexpr,
-):  # fmt: skip
-    token = tl.program_id(0).to(tl.int64)
-    h, j = tl.arange(0, PAD_HEADS), tl.arange(0, PAD_VALUES)
-    mask = (h < HEADS)[:, None] & (j < VALUES)[None, :]
-    at = h[:, None] * VALUES + j[None, :]
-    out = tl.load(out_ptr + token * (HEADS * VALUES) + at, mask, 0.0).to(tl.float32)
-    gate = tl.load(x_ptr + token * stride + channels + at, mask, 0.0).to(tl.float32)
-    gain = tl.load(gain_ptr + j, j < VALUES, 0.0)
-    out *= (
-        tl.rsqrt(tl.sum(out * out, 1) / VALUES + eps)[:, None] * gain[None, :] * gate / (1.0 + tl.exp(-gate))
-    )
-    tl.store(out_ptr + token * (HEADS * VALUES) + at, out.to(out_ptr.dtype.element_ty), mask)
-
-
 def delta_prompts(
     x: Tensor, kernel: Tensor, decay: Tensor, bias: Tensor, gain: Tensor, key_heads: int, key_dim: int,
     eps: float, tiny: float, tokens: Tensor, prompts: Tensor, chunks: Tensor, matrices: Tensor, kept: Tensor,
@@ -223,8 +205,4 @@ def delta_prompts(
         queries, keys, new, predicted, within, ends, matrices, prompts, prompts.shape[1], out, **sizes,
         BLOCK=_VALUES, num_warps=4, num_stages=1 if x.dtype == torch.float32 else 2,
     )  # fmt: skip
-    _norm[(count,)](
-        x, x.stride(0), channels, gain, out, eps, HEADS=heads, VALUES=values,
-        PAD_HEADS=triton.next_power_of_2(heads), PAD_VALUES=triton.next_power_of_2(values), num_warps=4,
-    )  # fmt: skip
-    return out
+    return gated_norm_(out, x, gain, eps, heads)
