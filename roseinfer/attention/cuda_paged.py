@@ -217,8 +217,8 @@ class CudaPagedAttention(Attention):
             return None
         rows = np.arange(len(batch.decode_lengths), dtype=np.int32)
         table, lengths = (x.astype(np.int32) for x in (batch.decode_blocks, batch.decode_lengths))
-        requests = self._upload(batch.decode_requests)
-        return Decodes(self._upload(table), self._upload(rows), self._upload(lengths), requests=requests)
+        requests, context = self._upload(batch.decode_requests), int(lengths.mean())
+        return Decodes(self._upload(table), self._upload(rows), self._upload(lengths), context, requests)
 
     def _upload(self, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> Tensor:
         return to_device(np.ascontiguousarray(array), self._pool.device)

@@ -191,7 +191,8 @@ class CudaRunner(Runner):
             with named_range("roseinfer.model.forward.eager"):
                 self._send_prompts(batch, count, prompts)
                 self._send_decode(batch, decodes)
-                logits = self._mixed_step(count, decodes, prompts, self._attention.prompts(batch))
+                context = int(batch.decode_lengths.mean()) if decodes else 0
+                logits = self._mixed_step(count, decodes, prompts, self._attention.prompts(batch), context)
             room = prompts
         else:
             with named_range("roseinfer.model.forward.cuda_graph_replay"):
@@ -208,7 +209,9 @@ class CudaRunner(Runner):
             if number
         ]
 
-    def _mixed_step(self, size: int, decodes: int, room: int, prompts: Prompts | None = None) -> Tensor:
+    def _mixed_step(
+        self, size: int, decodes: int, room: int, prompts: Prompts | None = None, context: int = 0
+    ) -> Tensor:
         """`_prompt_step` and `_decode_step` as one forward pass, to `_last`, `_mixed` and the outbox."""
         numbers = self._prompt[: prompt_numbers(size, room)]
         self._prompt_in.take(numbers)
@@ -219,7 +222,7 @@ class CudaRunner(Runner):
         verifies = not decodes
         blocks = Blocks(self._table, arrays.requests, verifies) if self._paged or verifies else None
         prompts = prompts or Prompts(arrays.slots, spans, blocks)
-        self._attention.use(prompts, None if verifies else Decodes(self._table, rows, lengths))
+        self._attention.use(prompts, None if verifies else Decodes(self._table, rows, lengths, context))
         hidden = self.model.forward(
             torch.cat((arrays.tokens, self._last.index_select(0, rows))),
             torch.cat((arrays.positions, (lengths - 1).clamp_(min=0))),

@@ -31,18 +31,20 @@ class Aim:
         alone: which prompts have steps of their own: "many" (see MANY_S), so that all then decode together;
             "few", no more than BESIDE_S takes, so that they are there at once; None: none.
         pace: a step with prompts takes at most so many times as long as one without,
-        drain: unless it must take longer so that what waits is computed in so many steps.
+        drain: unless it must take longer so that what waits is computed in so many steps,
+        parts: or a prompt that has begun in so many.
     """
 
     alone: Literal["few", "many"] | None = None
     pace: float | None = None
     drain: int | None = None
+    parts: int | None = None
 
 
 #: By --prefer. The values are from the simulation in docs/notes/h200-llama.md.
 AIMS = {
     "latency": Aim(pace=2.5, drain=32),
-    "balanced": Aim("many"),
+    "balanced": Aim("many", parts=4),
     "first-token": Aim("few", pace=4, drain=16),
     "throughput": Aim(pace=4, drain=16),
 }
@@ -108,11 +110,13 @@ class Weighed:
         tokens = max(LEAST, self._costs.tokens_within(limit, decoding, parts.context))
         if self._aim.drain is not None:
             tokens = max(tokens, parts.tokens // self._aim.drain)
+        part = parts.longest // self._aim.parts if self._aim.parts else 0
+        tokens = max(tokens, part)
         if self._ttft is not None and (left := self._ttft - parts.waited()) > 0:
             tokens = max(tokens, int(parts.tokens * min(1, limit / left)))
         if self._tpot is not None:
             tokens = min(tokens, self._costs.tokens_within(self._tpot, decoding, parts.context))
-        if self.rows is None:
+        if self.rows is None or min(tokens, part) > self.rows:  # such steps are not captured
             return tokens
         whole = (tokens + padded) // stride * stride - padded
         return min(max(self.rows - padded, self.rows // 2, 1), whole if whole > 0 else tokens)

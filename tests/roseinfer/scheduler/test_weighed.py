@@ -11,11 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roseinfer.batch import NO_INTS
 from roseinfer.bench.replay import Replayed, uniform
 from roseinfer.bench.scheduler import Outcome, simulate
 from roseinfer.config import EngineConfig
 from roseinfer.scheduler.cost import RECENT, StepCost, StepCosts
-from roseinfer.scheduler.weighed import AIMS
+from roseinfer.scheduler.policies import StepParts
+from roseinfer.scheduler.weighed import AIMS, Weighed
 
 #: About that of Qwen3-8B on an H200.
 COST = StepCost(
@@ -72,6 +74,21 @@ def test_more_first_tokens_come_within_a_limit() -> None:
     waits = [(each.replayed.first - each.replayed.due)[64:] for each in (plain, limited)]
     late = [float((wait > 0.1).mean()) for wait in waits]
     assert late[0] > 0.9 and late[1] < 0.4
+
+
+def test_a_long_prompt_takes_few_steps_beside_others() -> None:
+    """Each of them waits for memory as one without prompts does, and reads all keys before it again. A short
+    prompt takes as many as keep a step brief, and so does a long one within a limit of the gap."""
+    costs = StepCosts()
+    costs.know(COST)
+
+    def budget(longest: int, tpot: float | None = None) -> int:
+        parts = StepParts(lambda *_, **__: [], lambda: NO_INTS, 3, 2, 40_000, longest, 64_000)
+        return Weighed(costs, AIMS["balanced"], rows=2048, tpot=tpot).budget(parts, 2)
+
+    assert budget(32_000) == 8_000
+    assert budget(4_000) == budget(0) < 2_048
+    assert budget(32_000, tpot=0.03) < budget(0)
 
 
 def test_what_is_learned_is_the_cost() -> None:
