@@ -17,7 +17,8 @@ from harness.report.index import write_index
 from harness.report.render import write_page
 from harness.report.tables.table import transposed
 from harness.runs.limits import parse_limits
-from harness.runs.reader import Run, load_runs
+from harness.runs.online import results_so_far
+from harness.runs.reader import Run, is_unfinished, load_runs
 from harness.schema.machines import read_prices
 
 REPORTS = Path("reports")
@@ -68,6 +69,9 @@ def report(
     if target.is_dir():
         raise UsageError(f"{target} is a folder", f"give a file, such as {target / default_name(runs)}.html")
     check_writable(target)
+    for ended in runs:  # by a kill, or with its machine
+        if is_unfinished(ended):
+            results_so_far(ended)
     loaded, choice = load_runs(runs), None
     if compare is not None or load is not None:
         choice = chosen(loaded[0], compare, load)

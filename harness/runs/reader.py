@@ -25,6 +25,7 @@ from harness.records.columns import CHUNKS, REQUESTS
 from harness.records.parquet import read_records
 from harness.runs.checks import judged_answers, task_scores
 from harness.runs.folder import (
+    JOURNAL,
     OFFLINE_RESULTS,
     ONLINE_RESULTS,
     REQUESTS_TABLE,
@@ -137,6 +138,11 @@ def load_run(path: str | Path, *, trust: bool = False) -> Run:
     raise UsageError(
         f"{path} holds neither {ONLINE_RESULTS} nor {OFFLINE_RESULTS}", "name the folder of a finished run"
     )
+
+
+def is_unfinished(path: Path) -> bool:
+    """Return whether it is a run with cells and without results."""
+    return (path / JOURNAL).is_file() and results_name(path) is None
 
 
 def load_unmeasured(path: Path) -> Run:

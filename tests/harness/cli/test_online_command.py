@@ -89,6 +89,21 @@ def stuck_after(cells: int) -> list[dict[str, Any]]:
     return [{}] * (asked + 8 * cells) + [{"silent": True}] * 100
 
 
+def test_what_a_killed_run_measured_can_be_reported(start_mock, start_bench, bench, quick, tmp_path):
+    server = start_mock(script=stuck_after(cells=1))
+    run = start_bench("online", "--base-url", server.url, *quick, "--n", "8", "--scales", "0.02,0.1")
+    folder = run.until("run ").removeprefix("run ").partition(": ")[0]
+    run.until("[1/2] openai, scale 0.1, repeat 1: TTFT")
+    page = tmp_path / "page.html"
+    going_on = bench("report", folder, "--out", str(page))
+    assert going_on.code == 2 and "still going on" in going_on.err
+    run.process.kill()
+    run.end()
+    done = bench("report", folder, "--out", str(page))
+    assert done.code == 0, done.err
+    assert "1 of 2 cells are measured" in page.read_text()
+
+
 def test_an_interrupted_run_has_a_report_and_names_how_to_go_on(start_mock, start_bench, bench, quick):
     """By either signal; who interrupts twice waits for no report."""
     server = start_mock(script=stuck_after(cells=1))
