@@ -36,6 +36,7 @@ class Delta:
                 "full_attention" if layer % 4 == 3 else "linear_attention" for layer in range(layers)
             ],
             "full_attention_interval": 4,
+            "mamba_ssm_dtype": "float32",
             "linear_num_key_heads": self.key_heads,
             "linear_num_value_heads": self.heads,
             "linear_key_head_dim": self.dim,
