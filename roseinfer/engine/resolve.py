@@ -82,7 +82,7 @@ def resolve_policies(config: EngineConfig, device: torch.device, weights: int = 
     of_client = None if device.type == "cuda" else _CLIENT_ROWS
     most = 128 if device.type != "cuda" else 8192 if weights > LARGE else 4096
     most, costs = config.prefill_max_tokens or most, StepCosts()
-    composition = resolve_composition(config, device, weights, costs)
+    composition = resolve_composition(config, device, weights, costs, most)
     if isinstance(composition, Weighed) and chunk is not None:
         most = min(most, chunk)
     return Policies(
@@ -98,12 +98,12 @@ def resolve_policies(config: EngineConfig, device: torch.device, weights: int = 
 
 
 def resolve_composition(
-    config: EngineConfig, device: torch.device, weights: int, costs: StepCosts
+    config: EngineConfig, device: torch.device, weights: int, costs: StepCosts, most: int
 ) -> Composition:
     """Return how steps are composed: by switches that say it, else by limits and what is preferred.
 
     A GPU alternates between prefill and decode steps, unless the model computes both in one forward pass: a
-    large model's steps are weighed, others mix with many requests.
+    large model's steps are weighed, others mix with many requests. `most`: prompt tokens of a step.
     """
     on_gpu, prefer, chunk = device.type == "cuda", config.prefer, config.chunked_prefill_size
     if not config.decode_first:
@@ -114,7 +114,7 @@ def resolve_composition(
     if tpot or ttft or (weights > LARGE if on_gpu else prefer == "latency"):
         aim = AIMS[prefer] if chunk is None else Aim(pace=UNLIMITED)
         rows = chunk or LARGE_ROWS if on_gpu and weights else None
-        return Weighed(costs, aim, rows=rows, tpot=tpot, ttft=ttft)
+        return Weighed(costs, aim, rows=rows, most=most, tpot=tpot, ttft=ttft)
     if prefer == "first-token" or (on_gpu and prefer == "throughput" and not weights):
         return prefill_first
     if not on_gpu:
@@ -169,7 +169,7 @@ def chunk_size(config: EngineConfig, policies: Policies) -> int | None:
     """The most tokens of one prompt in a step; None where prompts are not chunked."""
     composition = policies.composition
     if isinstance(composition, Weighed) and composition.rows:
-        return min(policies.prefill_max_tokens, composition.rows)
+        return min(policies.prefill_max_tokens, composition.most_rows)
     return config.chunked_prefill_size
 
 

@@ -65,9 +65,9 @@ class StepParts:
     Calling `prompts` or `decode` makes the part and gives its requests their blocks, so the part that is
     called first takes blocks before the other; `decode` may preempt.
 
-    Where requests wait: `tokens`, how many tokens of their prompts are not computed; `longest`, the most
-    that a prompt has of which a step has computed some, before that step; `context`, the tokens of those that
-    decode; `waited`, the longest wait in seconds.
+    Where requests wait: `tokens`, how many tokens of their prompts are not computed; `longest`, of the
+    longest prompt that has a row, how many were to be computed when it got it, and how many are left;
+    `context`, the tokens of those that decode; `waited`, the longest wait in seconds.
     """
 
     prompts: Prompts
@@ -75,7 +75,7 @@ class StepParts:
     waiting: int
     decoding: int = 0
     tokens: int = 0
-    longest: int = 0
+    longest: tuple[int, int] = (0, 0)
     context: int = 0
     waited: Callable[[], float] = float
 

@@ -35,6 +35,7 @@ class Running:
         self.tokens = np.zeros((capacity, max_model_len + 1), dtype=np.int32)
         self.length = np.zeros(capacity, dtype=np.int64)
         self.computed = np.zeros(capacity, dtype=np.int64)
+        self.reused = np.zeros(capacity, dtype=np.int64)  # of them, those that were there already
         self.first_stop = np.zeros(capacity, dtype=np.int64)  # length from which EOS ends the answer
         self.last_stop = np.zeros(capacity, dtype=np.int64)  # length at which the answer ends
         self.block_table = np.zeros((capacity, -(-max_model_len // block_size)), dtype=np.int64)
@@ -79,7 +80,7 @@ class Running:
         self.ids[row], self.clients[row] = request.id, request.client
         self.tokens[row, :count] = request.tokens
         self.length[row] = count
-        self.computed[row] = computed
+        self.computed[row] = self.reused[row] = computed
         never = self.tokens.shape[1] + 1
         self.first_stop[row] = never if params.ignore_eos else len(request.prompt) + max(params.min_tokens, 1)
         self.last_stop[row] = len(request.prompt) + params.max_tokens
@@ -92,6 +93,13 @@ class Running:
         if params.stop_token_ids:
             self.stop_tokens[row] = frozenset(params.stop_token_ids)
         return row
+
+    def longest(self) -> tuple[int, int]:
+        """Return, for the longest prompt that is not computed yet, how many tokens were to be computed when
+        it was admitted, and how many are left; zeros without any."""
+        rows = [(int(self.length[row]), row) for row in self.prefilling]
+        each = ((end - int(self.reused[row]), end - int(self.computed[row])) for end, row in rows)
+        return max(each, default=(0, 0))
 
     def remove(self, rows: Ints) -> None:
         """Stop running `rows` `[n]`. They keep their blocks until `vacate`."""

@@ -132,11 +132,10 @@ class Scheduler:
             rest = sum(int(running.length[row] - running.computed[row]) for row in running.prefilling)
             context = int(running.length[running.decoding].sum())
             tokens = self._waiting.tokens + rest
-            requests = [running.request(row) for row in running.prefilling]
-            longest = max((len(each.tokens) - each.cached_tokens for each in requests), default=0)
             parts = replace(
-                parts, waiting=waiting, tokens=tokens, longest=longest, context=context, waited=self._waited
-            )
+                parts, waiting=waiting, tokens=tokens, longest=running.longest(), context=context,
+                waited=self._waited,
+            )  # fmt: skip
         try:
             chunks, decode = self._policies.composition(parts)
         except _MustWaitError:

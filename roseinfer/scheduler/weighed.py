@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from roseinfer.batch import NO_INTS, Ints
-from roseinfer.scheduler.cost import StepCosts
+from roseinfer.scheduler.cost import UNLIMITED, StepCosts
 from roseinfer.scheduler.policies import MIXED_PARTS, Chunk, StepParts
 
 #: Prompts are many if they take longer than this together, and this many times as many requests wait as
@@ -17,7 +17,7 @@ MANY_S, MANY_TIMES = 0.11, 4
 #: for the others in any case: none of them begins much sooner than the rest.
 ALONE_S, FIRST_S = 0.1, 0.19
 #: Most seconds of a step in which others decode, if that is more than twice the time in which they decode
-#: without prompts. Each step may have at least LEAST prompt tokens.
+#: without prompts, but for parts of long prompts (see Aim). Each step may have at least LEAST prompt tokens.
 BESIDE_S, LEAST = 0.055, 64
 #: Most seconds that running requests wait for steps of prompts alone.
 STALL_S = 4.0
@@ -32,7 +32,7 @@ class Aim:
             "few", no more than BESIDE_S takes, so that they are there at once; None: none.
         pace: a step with prompts takes at most so many times as long as one without,
         drain: unless it must take longer so that what waits is computed in so many steps,
-        parts: or a prompt that has begun in so many.
+        parts: or a prompt that has begun in so many, as each of them reads all keys before it.
     """
 
     alone: Literal["few", "many"] | None = None
@@ -55,8 +55,10 @@ class Weighed:
     Sarathi-Serve (Agrawal et al., OSDI 2024), but in steps of prompts alone, as `aim` asks for them.
 
     Args:
-        rows: most rows of a step in which requests decode; they count as padded to the sizes of captured
-            steps, and leave at least half of the rows. None: as many as there is time for.
+        rows: most rows of a step in which requests decode, but for a part of a long prompt; they count as
+            padded to the sizes of captured steps, and leave at least half of the rows. None: as many as there
+            is time for.
+        most: most prompt tokens of a step.
         tpot, ttft: limits in seconds. No step takes longer than `tpot` while requests decode: else prompts
             wait. Within `tpot`, steps have as many prompt tokens as are needed for no first token to be later
             than `ttft`.
@@ -68,11 +70,18 @@ class Weighed:
         aim: Aim = Aim(),
         *,
         rows: int | None = None,
+        most: int = UNLIMITED,
         tpot: float | None = None,
         ttft: float | None = None,
     ) -> None:
         self._costs, self._aim, self.rows, self._tpot, self._ttft = costs, aim, rows, tpot, ttft
+        self._most = most
         self._stalled, self._many = 0.0, 0
+
+    @property
+    def most_rows(self) -> int:
+        """Prompt tokens that a step beside others has at most."""
+        return self._most if self._aim.parts or not self.rows else self.rows
 
     def __call__(self, parts: StepParts) -> tuple[list[Chunk], Ints]:
         if parts.waiting:
@@ -110,7 +119,8 @@ class Weighed:
         tokens = max(LEAST, self._costs.tokens_within(limit, decoding, parts.context))
         if self._aim.drain is not None:
             tokens = max(tokens, parts.tokens // self._aim.drain)
-        part = parts.longest // self._aim.parts if self._aim.parts else 0
+        longest, rest = parts.longest
+        part = min(longest // self._aim.parts, rest, self._most) if self._aim.parts else 0
         tokens = max(tokens, part)
         if self._ttft is not None and (left := self._ttft - parts.waited()) > 0:
             tokens = max(tokens, int(parts.tokens * min(1, limit / left)))

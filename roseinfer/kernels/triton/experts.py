@@ -145,7 +145,9 @@ class GroupTile:
         inputs, longest = x.shape[1], self.inputs * (2 if x.element_size() == 1 else 1)
         n, k, stages = min(self.outputs, outputs & -outputs), min(longest, inputs & -inputs), self.stages
         stage = k * (rows + (1 + gated) * n) * x.element_size()
-        return GroupTile(n, k, max(1, min(stages, 1 + shared_memory(x.device) // stage)), self.warps)
+        # below 64 rows Hopper's tensor cores read the newest stage from registers
+        fitting = shared_memory(x.device) // stage + (rows < 64)
+        return GroupTile(n, k, max(1, min(stages, fitting)), self.warps)
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def test_answers_of_one_client_take_turns_on_a_cpu() -> None:
 @pytest.mark.parametrize(
     ("config", "weights", "chunk", "mixed"),
     [
-        (EngineConfig(), LARGE, 2048, MixedSteps(LARGE_ROWS, cut=True)),
+        (EngineConfig(), LARGE, 8192, MixedSteps(LARGE_ROWS, cut=True)),
         (EngineConfig(prefill_max_tokens=1024), LARGE, 1024, MixedSteps(LARGE_ROWS, cut=True)),
         (EngineConfig(chunked_prefill_size=512), LARGE, 512, MixedSteps(512, cut=True)),
         (EngineConfig(), SMALL, None, MixedSteps(1024)),

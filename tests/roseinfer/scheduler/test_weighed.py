@@ -82,13 +82,14 @@ def test_a_long_prompt_takes_few_steps_beside_others() -> None:
     costs = StepCosts()
     costs.know(COST)
 
-    def budget(longest: int, tpot: float | None = None) -> int:
-        parts = StepParts(lambda *_, **__: [], lambda: NO_INTS, 3, 2, 40_000, longest, 64_000)
-        return Weighed(costs, AIMS["balanced"], rows=2048, tpot=tpot).budget(parts, 2)
+    def budget(longest: int, rest: int, **limits: Any) -> int:
+        parts = StepParts(lambda *_, **__: [], lambda: NO_INTS, 3, 2, 40_000, (longest, rest), 64_000)
+        return Weighed(costs, AIMS["balanced"], rows=2048, **limits).budget(parts, 2)
 
-    assert budget(32_000) == 8_000
-    assert budget(4_000) == budget(0) < 2_048
-    assert budget(32_000, tpot=0.03) < budget(0)
+    brief = budget(0, 0)
+    assert budget(32_000, 30_000) == 8_000 and budget(32_000, 5_900) == 5_900
+    assert budget(4_000, 4_000) == budget(32_000, 100) == budget(32_000, 30_000, most=2_048) == brief < 2_048
+    assert budget(32_000, 30_000, tpot=0.03) < brief
 
 
 def test_what_is_learned_is_the_cost() -> None:
