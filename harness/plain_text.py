@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import TypeVar
 
 Content = TypeVar("Content")
@@ -55,6 +56,12 @@ def hide_values(variables: Mapping[str, str]) -> None:
     for name, value in variables.items():
         if holds_secret(name) and not value.startswith("/"):
             hide(value)
+
+
+def hide_options(argv: Sequence[str]) -> None:
+    """`hide_values` of the options of a command line, `--name value` and `--name=value`."""
+    apart = {name: value for name, value in pairwise(argv) if name[:1] == "-" != value[:1]}
+    hide_values(apart | dict(argument.split("=", 1) for argument in argv if "=" in argument))
 
 
 def visible(text: str) -> str:

@@ -16,6 +16,7 @@ from harness.report.decision import Asked
 from harness.report.index import write_index
 from harness.report.render import write_page
 from harness.report.tables.table import transposed
+from harness.runs.folder import resume_command
 from harness.runs.limits import parse_limits
 from harness.runs.online import results_so_far
 from harness.runs.reader import Run, is_unfinished, load_runs
@@ -70,8 +71,8 @@ def report(
         raise UsageError(f"{target} is a folder", f"give a file, such as {target / default_name(runs)}.html")
     check_writable(target)
     for ended in runs:  # by a kill, or with its machine
-        if is_unfinished(ended):
-            results_so_far(ended)
+        if is_unfinished(ended) and results_so_far(ended) is None:
+            raise UsageError(f"no cell of {ended} is finished", f"finish it: {resume_command(ended)}")
     loaded, choice = load_runs(runs), None
     if compare is not None or load is not None:
         choice = chosen(loaded[0], compare, load)

@@ -72,6 +72,11 @@ def assemble(run: Path, cells: Collection[int]) -> CellRecords:
     return _frames(tables)
 
 
+def has_parts(run: Path) -> bool:
+    """Return whether cells were measured since the tables were made, if they were."""
+    return (run / _RAW).is_dir()
+
+
 def _frames(tables: Mapping[str, pa.Table]) -> CellRecords:
     """Return tables in memory; repeated text is in categories, so that 10⁵ rows stay small."""
     categories = dict.fromkeys(_TEXT, "category")

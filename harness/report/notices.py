@@ -18,7 +18,6 @@ from harness.engines.selection import make_engine_variants
 from harness.metrics.notices import begun, hidden_cache
 from harness.metrics.power import decided, of_cells
 from harness.metrics.rankings import REAL, shown_load
-from harness.report.grouping import grouped
 from harness.report.text.heading import repeat_counts, repeats_text
 from harness.report.text.numbers import few, plural, several
 from harness.report.text.provenance import fact_text
@@ -197,12 +196,15 @@ def _folders(launch: LaunchRecord) -> str:
 
 def _skipped(run: Run) -> Iterator[Fact]:
     """State engines without a result, or without that of some cells."""
-    together = grouped(run.results.skipped, lambda fault: (fault.label, fault.reason, fault.hint))
-    for (label, reason, hint), faults in together.items():
-        values: dict[str, Value] = {"reason": reason, "hint": hint} if hint else {"reason": reason}
-        if run.has_results and not faults[0].is_whole_engine:
-            values["cells"] = len(faults)
-        yield Fact.of("skipped", label, **values)
+    measured = {cell.label for cell in run.repeats}
+    for fault in run.results.skipped:
+        values: dict[str, Value] = {"reason": fault.reason}
+        if fault.hint:
+            values["hint"] = fault.hint
+        if fault.label in measured:
+            yield Fact.of("skipped_cells", fault.label, **values).within(load=fault.load, repeat=fault.repeat)
+        else:
+            yield Fact.of("skipped", fault.label, **values)
 
 
 def _fitted(run: Run) -> Iterator[Fact]:
@@ -233,11 +235,7 @@ def _interrupted(run: Run) -> Iterator[Fact]:
     if not meta.interrupted:
         return
     measured = [cell.label for cell in run.repeats]
-    cells = (
-        len(measured)
-        if meta.is_adaptive or meta.settings.until
-        else len(meta.order) * len(meta.settings.loads)
-    )
+    cells = len(measured) if meta.settings.until else len(meta.order) * len(meta.settings.loads)
     planned = [label for label, _ in meta.order]
     if meta.search is not None:
         planned = [variant.label for variant in make_engine_variants(meta.settings)]
@@ -247,7 +245,11 @@ def _interrupted(run: Run) -> Iterator[Fact]:
         "absent": dict.fromkeys(label for label in planned if label not in reported),
     }
     missing = {name: few(list(each)) for name, each in labels.items() if each}
-    yield Fact.of("interrupted", measured=len(measured), cells=cells, subcommand=meta.subcommand, **missing)
+    values: dict[str, Value] = {"measured": len(measured), "subcommand": meta.subcommand, **missing}
+    if meta.is_adaptive:
+        yield Fact.of("interrupted_early", **values)
+    else:
+        yield Fact.of("interrupted", cells=cells, **values)
 
 
 def _failed_after(run: Run) -> Iterator[Fact]:

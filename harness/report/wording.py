@@ -54,6 +54,11 @@ _SLOWER = {
 _BELOW = "{right} of {items} items right, {other} {other_right} (p = {p})"
 _WRONG_CALLS = "{wrong} of {calls} tool calls of answers that ended by themselves"
 _OFFERED = "{offered} requests/s offered, {answered} answered meanwhile"
+_LACKS = {
+    "absent": "; nothing of {absent}",
+    "lacking": "; not checked after its cells: {lacking}",
+    "subcommand": ". bench {subcommand} --resume, with the run's folder, does the rest",
+}
 
 #: In this order they are shown.
 WORDING: dict[FactKind, Wording] = {
@@ -119,14 +124,20 @@ WORDING: dict[FactKind, Wording] = {
     "interrupted": Wording(
         "warning", "run", "interrupted", "The run was interrupted.",
         "{measured} of {cells} cells are measured",
-        {
-            "absent": "; nothing of {absent}", "lacking": "; not checked after its cells: {lacking}",
-            "subcommand": ". bench {subcommand} --resume, with the run's folder, does the rest",
-        },
+        _LACKS,
+    ),
+    "interrupted_early": Wording(
+        "warning", "run", "interrupted", "The run was interrupted.",
+        "cells measured: {measured}; which come next depends on them",
+        _LACKS,
     ),
     "skipped": Wording(
         "warning", "run", "engines skipped", "Without a result: {engines}.", "{reason}",
-        {"cells": ", in {cells} cells", "hint": ". To include it: {hint}"},
+        {"hint": ". To include it: {hint}"},
+    ),
+    "skipped_cells": Wording(
+        "warning", "run", "cells skipped", "Cells of {engines} are missing.", "{reason}",
+        {"hint": ". To include them: {hint}"},
     ),
     "failed_after": Wording(
         "warning", "answers", "answers unchecked", "After its cells failed: {engines}.", "{reason}",

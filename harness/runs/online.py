@@ -108,7 +108,7 @@ def resume_online(folder: Path, notify: Notify) -> Run:
 
 
 def results_so_far(folder: Path) -> Run | None:
-    """Write the results of the cells that an interrupted run has; None where they show nothing yet.
+    """Write the results of the cells that a run has which ended early; None where they show nothing yet.
 
     Raises:
         UsageError: The folder holds no run, or another process works on it.
@@ -117,7 +117,8 @@ def results_so_far(folder: Path) -> Run | None:
         run = RunState.open(folder)
         if not any(run.info.counts(entry.repeat) for entry in run.entries):
             return None
-        run.interrupted(is_so=True)
+        is_left = make_plan(run).next(run.state) is not None or any(old.what for old in run.info.unasked)
+        run.interrupted(is_so=is_left)
         return _write_results(run, make_plan(run))
 
 

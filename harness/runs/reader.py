@@ -22,7 +22,7 @@ from harness.metrics.summary import summarize_points
 from harness.metrics.validity import with_harmless_lag
 from harness.records.cell import CellRecords
 from harness.records.columns import CHUNKS, REQUESTS
-from harness.records.parquet import read_records
+from harness.records.parquet import has_parts, read_records
 from harness.runs.checks import judged_answers, task_scores
 from harness.runs.folder import (
     JOURNAL,
@@ -37,7 +37,7 @@ from harness.runs.folder import (
 from harness.runs.run_state import read_skipped
 from harness.schema.base import repeat_text
 from harness.schema.facts import Fact
-from harness.schema.files import read_stored
+from harness.schema.files import OTHER_VERSION, read_stored
 from harness.schema.metrics import METRICS
 from harness.schema.results import Comparison, OnlineResults, OnlineSummary
 from harness.schema.run_info import RunInfo, gpus_used
@@ -126,7 +126,9 @@ def load_run(path: str | Path, *, trust: bool = False) -> Run:
         raise UsageError(f"{path} {why}", "name the folder of a run, such as outputs/…/online_…")
     check_contents(path)
     if (name := results_name(path)) is not None:
-        stored = read_stored(path / name, OnlineResults)
+        again = f"remove it, and `bench report {path}` computes it again"
+        hint = again if (path / JOURNAL).is_file() else OTHER_VERSION
+        stored = read_stored(path / name, OnlineResults, hint)
         tables = vars(read_records(path))
         groups = regroup(stored, tables["requests"], tables["chunks"])
         if trust:
@@ -141,8 +143,8 @@ def load_run(path: str | Path, *, trust: bool = False) -> Run:
 
 
 def is_unfinished(path: Path) -> bool:
-    """Return whether it is a run with cells and without results."""
-    return (path / JOURNAL).is_file() and results_name(path) is None
+    """Return whether it is a run with cells that its results, if it has any, are not of."""
+    return (path / JOURNAL).is_file() and (results_name(path) is None or has_parts(path))
 
 
 def load_unmeasured(path: Path) -> Run:

@@ -293,7 +293,7 @@ class Run:
         entries = read_journal(self.folder / JOURNAL)
         if not entries and (self.folder / REQUESTS_TABLE).exists():
             raise UsageError(
-                f"{self.folder} has results and no {JOURNAL}, so it is not known what is left to measure",
+                f"{self.folder} has raw times and nothing in {JOURNAL}, so it is not known what they are of",
                 "restore the file, or start a new run",
             )
         adaptive = self.info.is_adaptive

@@ -154,8 +154,11 @@ KINDS: dict[str, tuple[str, ...]] = {
     "differs_from_itself": (),
     # The user ended the run early; `absent` engines were not measured, `lacking` were not checked.
     "interrupted": ("measured", "cells", "absent", "lacking", "subcommand"),
-    # An engine has no result in `cells` cells.
-    "skipped": ("reason", "hint", "cells"),
+    # So did they where each cell decides which come next.
+    "interrupted_early": ("measured", "absent", "lacking", "subcommand"),
+    # An engine has no result, or none of some cells.
+    "skipped": ("reason", "hint"),
+    "skipped_cells": ("reason", "hint"),
     # An engine failed after its cells; `checks` are missing.
     "failed_after": ("checks", "reason", "subcommand"),
     # No answer was compared; `option` asked for that.

@@ -118,9 +118,7 @@ def read_json(path: Path, hint: str = OTHER_VERSION) -> object:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}", hint) from None
     except ValueError as error:
-        raise UsageError(
-            f"{path} is not as this version of bench writes it: Invalid JSON: {error}", hint
-        ) from None
+        raise UsageError(f"{path} is damaged or cut off: Invalid JSON: {error}", hint) from None
 
 
 def checked(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from harness import plain_text
 from harness.errors import UsageError
-from harness.plain_text import hide, hide_values, one_line, visible, visible_content
+from harness.plain_text import hide, hide_options, hide_values, one_line, visible, visible_content
 
 #: By Unicode's own tables: control characters, line and paragraph ends, surrogates, and marks of direction.
 DIRECTION = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
@@ -85,6 +85,14 @@ def test_variables_that_hold_secrets_are_known_by_name(monkeypatch: pytest.Monke
                  "TOKENIZERS_PARALLELISM": "ddddddd4", "SSH_KEY": "/eeeeee5", "MY_KEY": "short"})  # fmt: skip
     shown = visible("aaaaaaa1 bbbbbbb2 ccccccc3 ddddddd4 /eeeeee5 short")
     assert shown == "[secret] [secret] [secret] ddddddd4 /eeeeee5 short"
+
+
+def test_options_that_hold_secrets_are_known_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values are no names, and options no values."""
+    monkeypatch.setattr(plain_text, "_secrets", set())
+    hide_options(["serve", "--prefer", "first-token", "--chunked-prefill-size", "128", "--no-token",
+                  "--max-model-len", "--api-key", "ccccccc3", "--hf-token=bbbbbbb2"])  # fmt: skip
+    assert plain_text._secrets == {"ccccccc3", "bbbbbbb2"}
 
 
 @pytest.mark.parametrize("key", ["roseinfer", "transformers", "environment", "00000000", "2026112612345678"])

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from itertools import pairwise
 from pathlib import Path
 from typing import Self
 
@@ -21,7 +20,7 @@ from harness.engines.selfreport import SelfReport
 from harness.engines.server_pages import ask, get
 from harness.errors import EngineError
 from harness.loadgen.load_plan import Target
-from harness.plain_text import hide_values, holds_secret
+from harness.plain_text import hide_options, hide_values, holds_secret
 from harness.schema.fairness import EngineFact
 from harness.schema.run_info import LaunchRecord
 
@@ -123,8 +122,8 @@ class EngineServer:
     def _try(self, port: int) -> bool:
         """Start on that port. False if another process took it; EngineError for any other failure."""
         launch = self.launch(port)
-        assigned = dict(argument.split("=", 1) for argument in launch.argv if "=" in argument)
-        hide_values({**launch.env, **dict(pairwise(launch.argv)), **assigned})
+        hide_values(launch.env)
+        hide_options(launch.argv)
         begin = time.monotonic()
         env, log = os.environ | launch.env, str(self.log)
         order = Order(launch.argv, env, log, self.cpus, launch.stop_signal, launch.grace_s)

@@ -102,6 +102,15 @@ def test_what_a_killed_run_measured_can_be_reported(start_mock, start_bench, ben
     done = bench("report", folder, "--out", str(page))
     assert done.code == 0, done.err
     assert "1 of 2 cells are measured" in page.read_text()
+    server.end()
+    start_mock("--port", str(server.port), script=[{}] * (TRIALS + 1 + 8) + [{"status": 200}] * 100)
+    again = start_bench("online", "--resume", folder)
+    again.until("[2/2] openai, scale 0.02, repeat 1: TTFT")
+    again.process.kill()
+    again.end()
+    assert bench("report", folder, "--out", str(page)).code == 0
+    assert "stored results differ" not in page.read_text()
+    assert "cells are measured" not in page.read_text()
 
 
 def test_an_interrupted_run_has_a_report_and_names_how_to_go_on(start_mock, start_bench, bench, quick):

@@ -84,7 +84,7 @@ def test_ctrl_c_names_the_command_that_goes_on(start_mock, bench, tmp_path, monk
         done = bench("search", *servers, "--slo", LIMITS, *SHORT[:-1], *few)
     [folder] = (tmp_path / "runs").iterdir()
     assert (done.code, done.out) == (130, f"{folder}/report.html\n")
-    assert "cells are measured; nothing of t" in done.err
+    assert "which come next depends on them; nothing of t" in done.err
     said = f"  hint: finish the run with `bench search --resume {folder}`"
     assert done.err.splitlines()[-1] == said
     done = bench(*shlex.split(said.partition("`bench ")[2].removesuffix("`")), "--quiet")

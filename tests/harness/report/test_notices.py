@@ -13,7 +13,7 @@ from harness.report.notices import _with_error, badges, facts_of, notices, unequ
 from harness.report.text.provenance import code
 from harness.report.wording import WORDING
 from harness.runs.reader import Run, load_run
-from harness.schema.facts import KINDS, Fact, FactKind, Scope
+from harness.schema.facts import KINDS, Fact, FactKind, Scope, merge
 from harness.schema.fairness import AnswerCheck, AnswerChecks, EngineFact, Ledger, LedgerRow
 from harness.schema.results import Skipped, Speculation, SpeculationCount
 from harness.schema.run_info import Code, LaunchRecord
@@ -148,10 +148,13 @@ def test_skipped_cells_of_one_reason_are_one_fact(run: Run) -> None:
     load = run.pooled[0].load
     fault = Skipped(engine="x", label="x", load=load, reason="it ended", hint="look")
     twice = with_results(run, skipped=[fault.model_copy(update={"repeat": repeat}) for repeat in (0, 1)])
-    [skipped] = [fact for fact in facts_of(twice) if fact.kind == "skipped"]
-    assert skipped == Fact(
-        kind="skipped", scope=Scope(engine="x"), values={"reason": "it ended", "hint": "look", "cells": 2}
-    )
+    absent = [fact for fact in facts_of(twice) if fact.kind == "skipped"]
+    expected = Fact(kind="skipped", scope=Scope(engine="x"), values={"reason": "it ended", "hint": "look"})
+    assert absent == [expected, expected] and len(merge(absent)) == 1
+    label = run.pooled[0].label
+    partly = with_results(run, skipped=[fault.model_copy(update={"label": label, "repeat": 0})])
+    [missing] = [fact for fact in facts_of(partly) if fact.kind == "skipped_cells"]
+    assert missing.scope == Scope(engine=label, load=load, repeat=0)
 
 
 def test_repeats_below_enough_are_stated(tmp_path: Path, small: Run) -> None:

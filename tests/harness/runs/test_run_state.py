@@ -117,7 +117,7 @@ def test_a_complete_run_without_its_journal_is_not_measured_again(finished, cont
     (finished / "journal.jsonl").unlink()
     if content is not None:
         (finished / "journal.jsonl").write_bytes(content)
-    with pytest.raises(UsageError, match=r"has results and no journal\.jsonl"):
+    with pytest.raises(UsageError, match=r"has raw times and nothing in journal\.jsonl"):
         resume_online(finished)
     assert (finished / "requests.parquet").read_bytes() == before
 
@@ -181,7 +181,7 @@ def test_a_server_that_serves_another_model_is_not_measured_on(half_done: Path) 
     ("content", "message"),
     [
         (None, r"holds no run: there is no run\.json"),
-        ("{", r"run\.json is not as .*: Invalid JSON"),
+        ("{", r"run\.json is damaged .*: Invalid JSON"),
         ({"created": None}, r"run\.json is not as .*: created: "),
         ({"settings": {"nn": 1}}, r"run\.json is not as .*: settings"),
         ({"schema_version": 2}, r"schema_version"),

@@ -17,8 +17,8 @@ OTHER = "is not as this version of bench writes it"
     ("content", "message"),
     [
         (None, "cannot be read: No such file or directory"),
-        ('{"ttft_ms": 1', f"{OTHER}: Invalid JSON: "),
-        (b"\xff", f"{OTHER}: Invalid JSON: "),
+        ('{"ttft_ms": 1', "is damaged or cut off: Invalid JSON: "),
+        (b"\xff", "is damaged or cut off: Invalid JSON: "),
         ('{"ttft": 1}', f"{OTHER}: there is no ttft to limit; known: "),
         ('[{"ttft_ms": -1}]', f"{OTHER}: 0.ttft_ms: Input should be greater than 0 (given: -1)"),
     ],
