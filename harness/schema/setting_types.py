@@ -315,11 +315,15 @@ def _weight(part: str) -> tuple[str, str]:
     return (name, weight) if colon else (part, "1")
 
 
-def _pair(text: str) -> tuple[str, str]:
+def _pair(text: str, form: str = "NAME=VALUE") -> tuple[str, str]:
     name, _, content = (part.strip() for part in text.partition("="))
     if not name or not content:
-        raise ValueError(f"{text!r} is not like NAME=VALUE")
+        raise ValueError(f"{text!r} is not like {form}")
     return name, content
+
+
+def _server(text: str) -> tuple[str, str]:
+    return _pair(text, "LABEL=URL; without a label it is --base-url")
 
 
 def _some(weights: dict[str, float]) -> dict[str, float]:
@@ -377,7 +381,8 @@ def _hide(headers: dict[str, str]) -> dict[str, str]:
 
 
 #: Addresses by label: `LABEL=URL`, as often as there are servers.
-Servers = Annotated[dict[str, str], _Pairs, AfterValidator(_labels)]
+_Servers = _by_name("LABEL=URL, or a list of them", _server, lambda text: [text])
+Servers = Annotated[dict[str, str], _Servers, AfterValidator(_labels)]
 #: Values by the header's name. A value that is no `env:VARIABLE` is not stored.
 Headers = Annotated[
     dict[str, str], AfterValidator(_headers), PlainSerializer(_hide), BeforeValidator(_text_values), _Pairs

@@ -116,7 +116,7 @@ class Trial:
         prompt = np.arange(10, 10 + _PROMPT_TOKENS, dtype=np.int32)
         status, body = self._ask(accepted, PlannedRequest(0, None, prompt, _OUTPUT_TOKENS))
         if status in _REFUSED:
-            return read_error(body.encode())
+            return f"{read_error(body.encode())} (status {status})"
         if status != 200:
             raise refusal(self.target, f"POST {self._path(accepted)}", status, body)
         stream = _read(body, accepted)
