@@ -139,8 +139,9 @@ def test_an_interrupted_run_has_a_report_and_names_how_to_go_on(start_mock, star
     writing = "interrupted: writing the report of what is measured; Ctrl-C again ends at once"
     second.until(writing, send=signal.SIGINT)
     done = second.end()
-    assert (done.code, done.out) == (130, "") and "Traceback" not in done.err
-    assert not report.exists()
+    assert done.code == 130 and "Traceback" not in done.err
+    # on a busy machine it may be written before the second signal is sent
+    assert (done.out, report.exists()) in [("", False), (f"{report}\n", True)]
     # a command that takes over two seconds to end after a signal is ended without the hint
     assert done.err.splitlines()[-1] in (hint, "bench: interrupted")
 
