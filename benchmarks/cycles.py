@@ -32,8 +32,8 @@ def main() -> None:
     write_json(folder / "config.json", {key: config[key] for key in config if key != "random_weights"})
     files: dict[str, str] = {}
     shard: dict[str, Tensor] = {}
-    names = [tensor.name for tensor in llama.tensors(shape)]
-    for number, tensor in enumerate(llama.tensors(shape)):
+    tensors = list(llama.tensors(shape))
+    for number, tensor in enumerate(tensors):
         drawn = (
             torch.randn(tensor.shape, device="cuda") * tensor.std if tensor.std else torch.ones(tensor.shape)
         )
@@ -42,7 +42,7 @@ def main() -> None:
         if tensor.name == "lm_head.weight":
             drawn[TOKENS:] = 0
         shard[tensor.name] = drawn.bfloat16().cpu()
-        if sum(each.nbytes for each in shard.values()) > SHARD or number == len(names) - 1:
+        if sum(each.nbytes for each in shard.values()) > SHARD or tensor is tensors[-1]:
             file = f"model-{number:05}.safetensors"
             save_file(shard, folder / file, metadata={"format": "pt"})
             files |= dict.fromkeys(shard, file)

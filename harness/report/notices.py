@@ -235,7 +235,6 @@ def _interrupted(run: Run) -> Iterator[Fact]:
     if not meta.interrupted:
         return
     measured = [cell.label for cell in run.repeats]
-    cells = len(measured) if meta.settings.until else len(meta.order) * len(meta.settings.loads)
     planned = [label for label, _ in meta.order]
     if meta.search is not None:
         planned = [variant.label for variant in make_engine_variants(meta.settings)]
@@ -249,6 +248,7 @@ def _interrupted(run: Run) -> Iterator[Fact]:
     if meta.is_adaptive:
         yield Fact.of("interrupted_early", **values)
     else:
+        cells = len(measured) if meta.settings.until else len(meta.order) * len(meta.settings.loads)
         yield Fact.of("interrupted", cells=cells, **values)
 
 

@@ -380,8 +380,8 @@ def _hide(headers: dict[str, str]) -> dict[str, str]:
     return {name: value if value.startswith(FROM_ENV) else HIDDEN for name, value in headers.items()}
 
 
-#: Addresses by label: `LABEL=URL`, as often as there are servers.
 _Servers = _by_name("LABEL=URL, or a list of them", _server, lambda text: [text])
+#: Addresses by label: `LABEL=URL`, as often as there are servers.
 Servers = Annotated[dict[str, str], _Servers, AfterValidator(_labels)]
 #: Values by the header's name. A value that is no `env:VARIABLE` is not stored.
 Headers = Annotated[

@@ -49,6 +49,8 @@ class CudaLlama(Llama):
     fused: ClassVar[bool] = True
     mixes: ClassVar[bool] = True
     by_context: ClassVar[bool] = True
+    #: Whether experts are in E4M3.
+    eight: ClassVar[bool] = False
 
     def forward(self, tokens: Tensor, positions: Tensor, attention: Attention) -> Tensor:
         if not isinstance(attention, CudaPagedAttention):
@@ -119,7 +121,7 @@ class CudaLlama(Llama):
 
     def _experts(self, router: Router, parts: Iterable[Projections]) -> Experts:
         assert self.config.mixture is not None
-        return CudaExperts(router, self.config.mixture, parts)
+        return CudaExperts(router, self.config.mixture, parts, eight=self.eight)
 
     def _added_product(self, x: Tensor, linear: Linear, residual: Tensor) -> Tensor:
         if isinstance(self.ranks, CudaRanks):
@@ -194,6 +196,8 @@ class Fp8CudaLlama(CudaLlama):
     """Linear layers in FP8: the kernels between them quantize their outputs. Nine kernels a layer without
     experts; where only weights are quantized and rows are few as many as in CudaLlama."""
 
+    eight: ClassVar[bool] = True
+
     def _layers_of(self, x: Tensor, positions: Tensor | None, attention: CudaPagedAttention) -> Tensor:
         if self._streams(x) and attention.decodes_alone is not None:
             return self._few_rows(x, attention)
@@ -214,10 +218,6 @@ class Fp8CudaLlama(CudaLlama):
             gated = swiglu_rows(_product(normed, _mlp(layer).gate_up, x))
             normed = self._added(x, gated, _mlp(layer).down, gain)
         return x
-
-    def _experts(self, router: Router, parts: Iterable[Projections]) -> Experts:
-        assert self.config.mixture is not None
-        return CudaExperts(router, self.config.mixture, parts, eight=True)
 
     def _added(
         self, x: Tensor, rows: tuple[Tensor, Tensor], linear: Linear, gain: Tensor

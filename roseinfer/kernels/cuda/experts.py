@@ -13,10 +13,9 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from roseinfer.e4m3 import E4M3
-from roseinfer.kernels.capability import HOPPER_SHARED, is_large_hopper
-from roseinfer.kernels.cuda.build import available, kernel
-from roseinfer.kernels.cuda.stream import FEW_ROWS, MAX_ROWS, bucket
+from roseinfer.kernels.capability import HOPPER_SHARED
+from roseinfer.kernels.cuda.build import kernel
+from roseinfer.kernels.cuda.stream import FEW_ROWS, MAX_ROWS, bucket, streams
 from roseinfer.kernels.triton.launch import multiprocessors
 
 #: Weight rows of a stage, and elements of padding of each.
@@ -62,9 +61,7 @@ def plans(width: int, ffn: int, experts: int, rows: int, size: int = 2) -> list[
 def takes(x: Tensor, down: Tensor) -> bool:
     """Return whether the kernel takes `x` `[rows, width]` and experts with this `down` `[experts, width,
     ffn]`."""
-    if len(x) > MAX_ROWS or x.element_size() != 2 or not (is_large_hopper(x.device) and available()):
-        return False
-    if down.dtype != x.dtype and (down.dtype, x.dtype) != (E4M3, torch.bfloat16):
+    if not streams(x, down):
         return False
     experts, width, ffn = down.shape
     return bool(plans(width, ffn, experts, bucket(len(x)), down.element_size()))

@@ -204,11 +204,17 @@ def _plan_16(tiles: int, inputs: int, step: int, longest: int, size: int) -> Pla
     return max(fits, key=lambda tiling: (tiling.depth >= 3, tiling.warps, tiling.chunk), default=None)
 
 
-def takes(x: Tensor, weight: Tensor, *, gated: bool = False, normed: bool = False) -> bool:
-    """Return whether the kernel can multiply `x` `[rows, inputs]` with `weight` `[outputs, inputs]`."""
+def streams(x: Tensor, weight: Tensor) -> bool:
+    """Return whether kernels that stream weights run here, for `x` `[rows, inputs]` and weights of this
+    dtype."""
     if len(x) > MAX_ROWS or x.element_size() != 2 or not (is_large_hopper(x.device) and available()):
         return False
-    if weight.dtype != x.dtype and (weight.dtype, x.dtype) != (E4M3, torch.bfloat16):
+    return weight.dtype == x.dtype or (weight.dtype, x.dtype) == (E4M3, torch.bfloat16)
+
+
+def takes(x: Tensor, weight: Tensor, *, gated: bool = False, normed: bool = False) -> bool:
+    """Return whether the kernel can multiply `x` `[rows, inputs]` with `weight` `[outputs, inputs]`."""
+    if not streams(x, weight):
         return False
     outputs, size = len(weight) // (1 + gated), weight.element_size()
     tiling = plan(x.shape[1], outputs, gated, multiprocessors(x.device), bucket(len(x)), size)

@@ -1,4 +1,4 @@
-"""A mixture of experts for any number of rows: each expert's rows are gathered for GEMMs of their of_block.
+"""A mixture of experts for any number of rows: each expert's rows are gathered for GEMMs of their own.
 
 The host does not see which experts are chosen. GEMMs have as many programs as the least favourable choice
 needs, and those without rows end at once. Reference: `roseinfer.models.mlp.Experts`.
