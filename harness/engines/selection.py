@@ -146,6 +146,7 @@ def address_of(settings: OnlineSettings, label: str | None) -> Address | None:
     """
     if label is None:
         return None
+    pid = settings.of_server(settings.server_pid, label)
     url, *others = (part.strip() for part in settings.servers[label].split(","))
     address = Address(
         url,
@@ -157,6 +158,7 @@ def address_of(settings: OnlineSettings, label: str | None) -> Address | None:
         min(settings.timeout_s, settings.deadline_s),
         settings.endpoint,
         tuple(others),
+        None if pid is None else int(pid),
     )
     named = address.named_endpoint
     if named not in (None, "completions", settings.endpoint):

@@ -29,7 +29,7 @@ from harness.telemetry.machine import hardware_text
 
 VERSION = 1
 #: Settings that say where a server is and who asks it.
-_OF_A_SERVER = ("base_url", "api_key_env", "ca_cert", "prompt_nonce", "out")
+_OF_A_SERVER = ("base_url", "api_key_env", "server_pid", "ca_cert", "prompt_nonce", "out")
 #: A rate that every run has.
 _RATE = rates("headline")[0]
 DEFAULT = user_data_path("rosebench") / "history.sqlite"

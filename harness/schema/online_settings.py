@@ -129,6 +129,13 @@ class ServerGroup(Group):
         "may be repeated",
         json_schema_extra={"metavar": "NAME", "repeatable": True},
     )
+    server_pid: str | None = Field(
+        None,
+        coerce_numbers_to_str=True,
+        description="main process of a running server on this machine, whose CPU time is measured; "
+        "of several servers LABEL=PID,…",
+        json_schema_extra={"metavar": "PID"},
+    )
     ca_cert: Path | None = Field(None, description="PEM file of certificates to trust beside the system's")
     wait_ready: float = Field(0, ge=0, description="seconds to wait for a running server to answer")
     prompt_nonce: int | None = Field(
@@ -503,7 +510,8 @@ class OnlineSettings(ClusterGroup, ValidityGroup, LoadGroup, ServerGroup, Common
         has_lengths = load is not None and self.mixture is None and self.dataset is None
         can_be_cut = self.fit == "clip" or self.dataset is not None
         running = {engine.name == RUNNING_SERVER for engine in self.engines}
-        can_route = self.session_header is not None or any("," in url for url in self.servers.values())
+        has_replicas = any("," in url for url in self.servers.values())
+        can_route = self.session_header is not None or has_replicas
         has_tls = any(url.lower().startswith("https://") for url in self.servers.values())
         # The first reason of a setting counts.
         reasons: list[tuple[bool, str, Iterable[str]]] = [
@@ -526,6 +534,8 @@ class OnlineSettings(ClusterGroup, ValidityGroup, LoadGroup, ServerGroup, Common
             (self.response_format is None, "needs --response-format", ["response_format_share"]),
             (running == {False}, "needs engine openai", OF_RUNNING_SERVERS),
             (not can_route, "needs a server with several URLs, or --session-header", ["route"]),
+            (has_replicas, "excludes a server with several URLs", ["server_pid"]),
+            (self.cluster is not None, "excludes --cluster", ["server_pid"]),
             (not has_tls, "needs a server whose address begins with https://", ["ca_cert"]),
             (running == {True}, "has no effect on a server that runs already", _OF_STARTED),
         ]
@@ -571,7 +581,11 @@ class OnlineSettings(ClusterGroup, ValidityGroup, LoadGroup, ServerGroup, Common
         routes = {self.of_server(self.route, label) for label in self.servers}
         if not routes <= {None, "sticky", "round-robin"}:
             raise ValueError("--route is sticky or round-robin, or of several servers LABEL=sticky,…")
+        pids = {self.of_server(self.server_pid, label) for label in self.servers} - {None}
+        if not all(pid and pid.isdecimal() for pid in pids):
+            raise ValueError("--server-pid is the number of a process, or of several servers LABEL=PID,…")
         check_for_servers("--route", self.route, self.servers)
         check_for_servers("--served-model", self.served_model, self.servers)
         check_for_servers("--api-key-env", self.api_key_env, self.servers)
+        check_for_servers("--server-pid", self.server_pid, self.servers)
         return self

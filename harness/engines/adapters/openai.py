@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+
+import psutil
 
 from harness.engines.base import (
     NO_PENALTY,
@@ -17,27 +20,31 @@ from harness.engines.base import (
     RequestSettings,
     Server,
 )
+from harness.engines.process.engine_server import listeners
+from harness.engines.process.guard import family
 from harness.engines.running.address import Address
 from harness.engines.running.model_list import ServedModel, check_answers, served_model, with_context
 from harness.engines.running.trial import CONTINUOUS, Trial
 from harness.errors import UsageError
 from harness.loadgen.load_plan import Target
+from harness.plain_text import hide_options
 from harness.schema.fairness import EngineFact
 from harness.schema.run_info import LaunchRecord
 
 
 @dataclass(frozen=True)
 class RunningServer:
-    """A server that the harness neither starts nor stops."""
+    """A server that the harness neither starts nor stops. `pid`: its main process; None: not known."""
 
     target: Target
     served_name: str
     record: LaunchRecord
+    pid: int | None = None
 
     @property
     def pids(self) -> list[int]:
-        """Unknown: it may run on another machine."""
-        return []
+        """PIDs of its processes; empty where these are not known, as of another machine."""
+        return [] if self.pid is None else [self.pid, *(process.pid for process in family(self.pid))]
 
     def check(self) -> None:
         """Raises EngineError if it no longer answers."""
@@ -103,7 +110,28 @@ class OpenAI(Engine):
             record.settings["proxy"] = ":".join(map(str, self._target.peer))
         if model.instead:
             record.settings["lists_instead"] = list(model.instead)
-        yield RunningServer(self._target, model.name, record)
+        server = RunningServer(self._target, model.name, record, self._address.pid)
+        if server.pid is not None:
+            record.argv = _command(server, server.pid)
+        yield server
 
     def adapted(self, server: Server, request_settings: RequestSettings) -> RequestSettings:
         return Trial(server.target, self.encoder).adapted(request_settings)
+
+
+def _command(server: RunningServer, pid: int) -> list[str]:
+    """Return the command line of a server's main process.
+
+    Raises:
+        UsageError: Neither it nor a process below it listens on the port of the server, or this process is
+            below it, too.
+    """
+    port, pids = server.target.port, server.pids
+    if not psutil.pid_exists(pid) or listeners(pids, port) == 0 or os.getpid() in pids:
+        raise UsageError(
+            f"--server-pid {pid} is not the main process of the server on port {port}",
+            f"`ss -ltnp sport = :{port}` shows the processes that listen; name the one that started them",
+        )
+    argv = psutil.Process(pid).cmdline()
+    hide_options(argv)
+    return argv

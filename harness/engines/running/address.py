@@ -33,7 +33,7 @@ class Address:
     endpoint; of a query only `api-version` is taken, as Azure needs it. `api_key_env` is the variable that
     holds its key, `model` the model's name in requests, None for the only one that it lists. `wait_s` is how
     long it may take until it answers, `answer_s` how long each answer may take. `others` are more
-    addresses of the same server.
+    addresses of the same server. `pid` is its main process, if that is one of this machine and known.
     """
 
     url: str
@@ -45,6 +45,7 @@ class Address:
     answer_s: float = ANSWER_S
     endpoint: Endpoint = "completions"
     others: tuple[str, ...] = ()
+    pid: int | None = None
 
     @property
     def named_endpoint(self) -> Endpoint | None:

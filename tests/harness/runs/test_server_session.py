@@ -302,6 +302,13 @@ def test_a_and_b_of_one_server_have_prompts_of_their_own(caching: Start, setting
     assert all(not found for found in kinds(results))
 
 
+def test_the_processor_time_of_a_server_whose_process_is_named(shared_mock: Any, settings_for: Make) -> None:
+    settings = settings_for(shared_mock.url, server_pid=str(shared_mock.process.pid), **CACHED_LOAD)
+    _, results = run_online(settings)
+    assert [summary.engine_cpu_s is None for summary in results.summaries] == [False] * len(results.summaries)
+    assert "idle_cores" in results.meta.launches[0].facts
+
+
 def test_two_served_models_are_not_comparable(shared_mock: Any, settings_for: Make) -> None:
     url = shared_mock.url
     load = CACHED_LOAD | {"n": 4}

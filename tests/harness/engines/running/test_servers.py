@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import ssl
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from harness.engines.adapters.openai import OpenAI
@@ -130,6 +133,22 @@ def test_a_model_that_is_named_needs_no_list(address: str, path: str, tmp_path: 
     with OpenAI(Address(f"{address}/{path}", model="second")).open(SETTINGS, tmp_path) as server:
         assert (server.served_name, server.record.settings["model"]) == ("second", "second")
         server.check()
+
+
+def test_the_process_of_a_server_is_the_one_that_listens(shared_mock: Any, tmp_path: Path) -> None:
+    def opened(pid: int) -> list[int]:
+        with OpenAI(Address(shared_mock.url, pid=pid)).open(SETTINGS, tmp_path) as server:
+            assert server.record.argv == psutil.Process(pid).cmdline()
+            return server.pids
+
+    assert opened(shared_mock.process.pid)[0] == shared_mock.process.pid
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as deaf:
+        ended = deaf.pid
+        for pid in (deaf.pid, os.getpid()):  # all that is below this process counts, and so does this one
+            with pytest.raises(UsageError, match="is not the main process"):
+                opened(pid)
+    with pytest.raises(UsageError, match="is not the main process"):
+        opened(ended)
 
 
 def test_a_model_that_is_named_needs_a_server_and_its_key(address: str) -> None:
