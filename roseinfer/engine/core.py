@@ -157,6 +157,11 @@ class Engine:
         for mixture in self._mixtures:
             mixture.tokens.zero_()
 
+    def forget_drafts(self) -> None:
+        """Count drafts anew, and what they gain and cost."""
+        if self._speculation is not None:
+            self._speculation.forget()
+
     def add(self, request_id: int, prompt: NDArray[np.int32], params: SamplingParams) -> None:
         """Queue a prompt `[n]` of token ids. Raises RequestError when it can never be served."""
         self.info.limits.check(prompt, params.max_tokens)

@@ -13,6 +13,8 @@ from roseinfer.request.params import SamplingParams
 #: Prompt lengths and batch sizes that are run once.
 PROMPT_LENGTHS = (1, 16, 64, 128, 256, 512, 1024)
 BATCH_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+#: Tokens of an answer that has drafts on the way.
+DRAFTED = 12
 #: Requests whose sampling takes other kernels than greedy ones.
 SAMPLED = (
     SamplingParams(max_tokens=2, ignore_eos=True, temperature=1.0),
@@ -35,17 +37,24 @@ class Steps(Protocol):
 
     def flush_cache(self) -> None: ...
 
+    def forget_drafts(self) -> None: ...
+
 
 def warm_up(engine: Steps) -> None:
     """Run prompts and decode batches of common sizes, and on a GPU the largest steps, which have no graph,
-    and the kernels that sample, so that memory is allocated and kernels are loaded. Leaves the engine empty.
+    and the kernels that sample, so that memory is allocated and kernels are loaded. There answers after
+    prompts of each length have drafts, if any do: a draft model has kernels of its own. Leaves the engine
+    empty.
     """
-    longest = engine.info.limits.left(2)
-    two = SamplingParams(max_tokens=2, ignore_eos=True)
-    for length in sorted({min(length, longest) for length in PROMPT_LENGTHS}):
-        engine.add(-1, np.zeros(length, dtype=np.int32), two)
-        _drain(engine)
     config = engine.info.config
+    drafts = config.device == "cuda" and config.speculate is not None
+    two = SamplingParams(max_tokens=2, ignore_eos=True)
+    first = SamplingParams(max_tokens=DRAFTED, ignore_eos=True) if drafts else two
+    longest = engine.info.limits.left(first.max_tokens)
+    for length in sorted({min(length, longest) for length in PROMPT_LENGTHS}):
+        engine.add(-1, np.zeros(length, dtype=np.int32), first)
+        _drain(engine)
+    longest = engine.info.limits.left(2)
     if config.device == "cuda" and config.prefill_max_tokens is not None:
         for tokens in (max(1, config.prefill_max_tokens // 2), config.prefill_max_tokens):
             length = min(tokens, longest)
@@ -66,3 +75,4 @@ def _drain(engine: Steps) -> None:
     while engine.has_work:
         engine.step()
     engine.flush_cache()
+    engine.forget_drafts()

@@ -137,9 +137,14 @@ class Speculation:
     """
 
     def __init__(self, most: int, drafts: Drafter = lookup, model: ModelDrafts | None = None) -> None:
-        self._most, self._drafts_of, self._model, self._account = most, drafts, model, Account()
+        self._most, self._drafts_of, self._model = most, drafts, model
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget how many tokens were drafted and accepted, and how long steps took."""
+        self._account = Account()
         self._drafts = self._drafted = 0
-        self._accepted = np.zeros(most, dtype=np.int64)
+        self._accepted = np.zeros(self._most, dtype=np.int64)
 
     @property
     def counts(self) -> DraftCounts:

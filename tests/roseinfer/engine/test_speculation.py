@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -12,12 +13,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 from scipy.stats import chisquare
 
+from roseinfer.batch import Ints
 from roseinfer.config import ConfigError
 from roseinfer.engine.core import Engine
+from roseinfer.engine.drafts import DraftModel
+from roseinfer.engine.warmup import DRAFTED, warm_up
 from roseinfer.llm import LLM
 from roseinfer.request.params import SamplingParams
+from roseinfer.scheduler.policies import Chunk
+from roseinfer.scheduler.running import Running
 from roseinfer.scheduler.speculation import Account
 from tests.roseinfer.conftest import (
     Generated,
@@ -91,6 +98,27 @@ def test_answers_are_those_without(
             assert logprobs.values == pytest.approx(expected_logprobs.values, abs=1e-4)
     assert engine.drafts is not None and 0 < engine.drafts.accepted_tokens < engine.drafts.tokens
     assert (engine.preemptions > 0) == ("kv_tokens" in settings)
+
+
+@on_models(["llama"])
+def test_a_draft_model_sees_prompts_of_each_length_before_the_first_request(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts, see = set[int](), DraftModel._see
+
+    def counted(model: DraftModel, running: Running, chunks: list[Chunk]) -> Ints:
+        counts.update(chunk.count for chunk in chunks)
+        return see(model, running, chunks)
+
+    monkeypatch.setattr(DraftModel, "_see", counted)
+    engine = Engine(config_of(folder, speculate=str(folder), max_model_len=200, prefill_max_tokens=200))
+    assert not counts  # a CPU compiles nothing
+    engine.info = structs.replace(engine.info, config=replace(engine.info.config, device="cuda"))
+    warm_up(engine)
+    for length in (1, 16, 64, 128, 200 - DRAFTED):
+        assert counts & set(range(length + 1, length + DRAFTED))
+    assert engine.drafts is not None and engine.drafts.drafts == engine.drafts.tokens == 0
+    engine.check_idle()
 
 
 @on_models(["llama"])

@@ -43,6 +43,8 @@ def test_the_largest_steps_are_warmed_up(most: int) -> None:
 
         def flush_cache(self) -> None: ...
 
+        def forget_drafts(self) -> None: ...
+
     engine = Counts()
     warm_up(engine)
     assert {max(1, most // 2), most} <= engine.sizes
