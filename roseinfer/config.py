@@ -170,7 +170,7 @@ class EngineConfig:
         "sdpa, auto2: flash-attn first; on a CPU these are the C++ kernel or sdpa, and all else is sdpa",
     )
     spin_ms: float | None = setting(
-        None, "how long processes without work busy-wait; if not given 1000 with a GPU and 8 cores, else 0"
+        None, "how long processes without work busy-wait; if not given 20 with a GPU and 8 cores, else 0"
     )
     threads: int | None = setting(
         None,
