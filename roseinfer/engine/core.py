@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -34,6 +35,8 @@ from roseinfer.scheduler.running import Running
 from roseinfer.scheduler.scheduler import Scheduler, StepResult
 from roseinfer.scheduler.speculation import Speculation
 
+log = logging.getLogger(__name__)
+
 
 class Engine:
     """Owns the model, the KV cache and the scheduler. Not thread-safe: one thread calls it."""
@@ -42,6 +45,7 @@ class Engine:
         """`on_rank_end` is called from another thread, with an explanation, when another rank's process ends
         or does not respond in time. Raises ConfigError where a setting cannot work, and RankError."""
         check_ranks(config)
+        begun = time.monotonic()
         self.group: RankGroup | None = None
         if config.tensor_parallel_size > 1:
             self.group = RankGroup(config, on_rank_end)  # starts them: all ranks load at once
@@ -54,6 +58,7 @@ class Engine:
         draft = None
         if config.speculate not in (None, "ngram"):
             draft = load_draft_model(config, shape, max_model_len)
+        loaded_at = time.monotonic()
         shapes = [each.kv_shape for each in (loaded, draft) if each is not None]
         blocks = num_blocks(config, shapes, device, max_model_len)
         pool = KVPool(loaded.kv_shape, blocks, config.block_size, device, config.max_active_requests + 1)
@@ -86,8 +91,13 @@ class Engine:
             model=ModelInfo(names[0], names[1], model.fused, model.linear.name, state_bytes),
             runner=choice.info,
         )
+        captured_at = time.monotonic()
         if config.warmup:
             warm_up(self)
+        log.info(
+            "weights took %.1f s, the KV cache and graphs %.1f s, warm-up %.1f s",
+            loaded_at - begun, captured_at - loaded_at, time.monotonic() - captured_at,
+        )  # fmt: skip
 
     @property
     def has_work(self) -> bool:
