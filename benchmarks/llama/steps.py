@@ -76,15 +76,15 @@ def engine_of(
     options: Sequence[str] = (),
 ) -> Engine:
     """An engine of a named shape in bfloat16, with random weights, which several ranks read from the disk."""
-    settings: dict[str, Any] = {"prefix_cache": False, "device": "cuda", "dtype": "bf16"}
-    settings |= settings_of(options)
+    settings: dict[str, Any] = {
+        "prefix_cache": False, "device": "cuda", "dtype": "bf16", "fused_ops": not plain, "warmup": False,
+        "max_model_len": max_model_len, "max_active_requests": max_active_requests,
+        "tensor_parallel_size": ranks,
+    }  # fmt: skip
     shape = llama_shape(name)
     raw = llama.config(shape)
     parsed = configs.parse(raw)
-    config = EngineConfig(
-        name, fused_ops=not plain, max_model_len=max_model_len, max_active_requests=max_active_requests,
-        warmup=False, tensor_parallel_size=ranks, **settings,
-    )  # fmt: skip
+    config = EngineConfig(name, **settings | settings_of(options))
     if ranks > 1:
         return Engine(config)
     with (
