@@ -306,8 +306,9 @@ def _impossible(good: pd.DataFrame) -> float:
     names = [name for name in ENGINE_TIMES if name in good]
     if good.empty or not names:
         return 0.0
-    ttft_ms = (good["t_first"] - good["t_sent"]).to_numpy(np.float64) * MS
-    longest = good[names].astype(np.float64).max(axis=1).to_numpy()
+    first, sent = (good[name].to_numpy(np.float64) for name in ("t_first", "t_sent"))
+    ttft_ms = (first - sent) * MS
+    longest = np.fmax.reduce([good[name].to_numpy(np.float64) for name in names])
     return float((longest > CLOCK_FACTOR * ttft_ms + CLOCK_MS).mean())
 
 
