@@ -181,7 +181,9 @@ def request_metrics(requests: pd.DataFrame, gaps: Gaps) -> pd.DataFrame:
     columns = {
         name: values_of(METRICS[name], times) for name in LATENCIES if METRICS[name].sample == "request"
     }
-    return pd.DataFrame(columns, index=requests.index)
+    metrics = pd.DataFrame(columns, index=requests.index)
+    metrics.columns = metrics.columns.astype(object)
+    return metrics
 
 
 def prompt_tokens(requests: pd.DataFrame) -> Floats:
