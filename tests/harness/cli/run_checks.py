@@ -107,7 +107,7 @@ def check_summary(found: dict[str, Any], mine: pd.DataFrame, chunks: pd.DataFram
         "tpot_ms": (several.t_last - several.t_first) * 1e3 / several.later,
         "itl_ms": pd.Series(np.repeat(gaps.gap / gaps.tokens, gaps.tokens)),
         "icl_ms": gaps.gap,
-        "submit_lag_ms": (good.t_sent - good.t_sched) * 1e3,
+        "submit_lag_ms": (good.t_sent - good.t_sched - good.connecting_s.fillna(0)) * 1e3,
         "ttft_from_schedule_ms": (good.t_first - good.t_sched) * 1e3,
         "e2e_from_schedule_ms": (good.t_last - good.t_sched) * 1e3,
         "queue_wait_ms": good.queue_wait_ms.dropna(),
