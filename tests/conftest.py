@@ -114,8 +114,8 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
 def pytest_collection_finish() -> None:
     """Garbage is collected from here on, but a tenth as often as usual: sessions share much that stays.
 
-    To each logger that does not propagate, of which torch has dozens, pytest would add its handlers three times
-    in every test.
+    To each logger that does not propagate, of which torch has dozens, pytest would add its handlers three
+    times in every test.
     """
     for logger in logging.root.manager.loggerDict.values():
         if isinstance(logger, logging.Logger):

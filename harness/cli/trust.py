@@ -36,7 +36,9 @@ Trust = Annotated[
     ),
 ]
 #: Settings that say where something is sent, with what, and whom to believe.
-_ADDRESSES = ("base_url", "server", "header", "api_key_env", "ca_cert", "cluster", "share", "body")
+_ADDRESSES = (
+    "base_url", "server", "header", "api_key_env", "server_pid", "ca_cert", "cluster", "share", "body",
+)  # fmt: skip
 _WISHES = ("engines", *_ADDRESSES)
 #: Variables by which a program takes code from elsewhere.
 _LOADERS = re.compile(r"(LD|DYLD|PYTHON)[A-Z_]*|PATH|HOME|ENV|BASH_ENV|GCONV_PATH")

@@ -63,7 +63,8 @@ class ThisTestbed(Testbed):
     @contextmanager
     def watch(self, server: Server) -> Iterator[Watch]:
         watch = Watch()
-        with CellMonitor(engine=lambda: server.pids, gpus=server.record.gpus) as monitor:
+        pids = server.pids  # of a server that ran already, too
+        with CellMonitor(engine=lambda: server.pids, gpus=server.record.gpus, ours=pids) as monitor:
             yield watch
         watch.engine = monitor.summary(watch.begin, watch.end)
 

@@ -230,10 +230,11 @@ def disturbed(load: MachineLoad, engine_is_ours: bool = True) -> list[Fact]:
     """State what else used the machine, or slowed it down, during a cell.
 
     Args:
-        engine_is_ours: False for a server that ran already: its own work looks like that of others.
+        engine_is_ours: False for a server that ran already: its own work looks like that of others, unless
+            its processes are known.
     """
     facts = []
-    if engine_is_ours and is_busy(load):
+    if (engine_is_ours or load.engine_cpu_s is not None) and is_busy(load):
         most = max(load.foreign_cores_max, load.foreign_cores_mean)
         facts.append(Fact.of("foreign_load", cores=load.foreign_cores_mean, most=most, of=load.cpus))
     if load.steal_share > STEAL_SHARE:

@@ -95,7 +95,7 @@ class MachineLoad(Strict):
     samples: int
     cpus: int
     own_cpu_s: float = Field(description="CPU seconds of this process and all below it, engines included")
-    engine_cpu_s: float | None = Field(None, description="of the engine's processes; null: a running server")
+    engine_cpu_s: float | None = Field(None, description="of the engine's processes; null: not known")
     cpu_joules: float | None = Field(
         None, description="by the processors' own energy counters (RAPL); null where they cannot be read"
     )

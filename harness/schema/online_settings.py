@@ -582,7 +582,7 @@ class OnlineSettings(ClusterGroup, ValidityGroup, LoadGroup, ServerGroup, Common
         if not routes <= {None, "sticky", "round-robin"}:
             raise ValueError("--route is sticky or round-robin, or of several servers LABEL=sticky,…")
         pids = {self.of_server(self.server_pid, label) for label in self.servers} - {None}
-        if not all(pid and pid.isdecimal() for pid in pids):
+        if not all(pid and re.fullmatch("[1-9][0-9]{0,8}", pid) for pid in pids):
             raise ValueError("--server-pid is the number of a process, or of several servers LABEL=PID,…")
         check_for_servers("--route", self.route, self.servers)
         check_for_servers("--served-model", self.served_model, self.servers)

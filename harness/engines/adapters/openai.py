@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -20,12 +19,12 @@ from harness.engines.base import (
     RequestSettings,
     Server,
 )
-from harness.engines.process.engine_server import listeners
 from harness.engines.process.guard import family
 from harness.engines.running.address import Address
+from harness.engines.running.local_process import main_process
 from harness.engines.running.model_list import ServedModel, check_answers, served_model, with_context
 from harness.engines.running.trial import CONTINUOUS, Trial
-from harness.errors import UsageError
+from harness.errors import EngineError, UsageError
 from harness.loadgen.load_plan import Target
 from harness.plain_text import hide_options
 from harness.schema.fairness import EngineFact
@@ -34,21 +33,29 @@ from harness.schema.run_info import LaunchRecord
 
 @dataclass(frozen=True)
 class RunningServer:
-    """A server that the harness neither starts nor stops. `pid`: its main process; None: not known."""
+    """A server that the harness neither starts nor stops. `process`: its main one; None: not known."""
 
     target: Target
     served_name: str
     record: LaunchRecord
-    pid: int | None = None
+    process: psutil.Process | None = None
 
     @property
     def pids(self) -> list[int]:
-        """PIDs of its processes; empty where these are not known, as of another machine."""
-        return [] if self.pid is None else [self.pid, *(process.pid for process in family(self.pid))]
+        """PIDs of its living processes; empty where these are not known, as of another machine."""
+        if self.process is None or not self.process.is_running():
+            return []
+        return [self.process.pid, *(process.pid for process in family(self.process.pid))]
 
     def check(self) -> None:
-        """Raises EngineError if it no longer answers."""
+        """Raises EngineError if it no longer answers, or its main process has ended."""
         check_answers(self.target)
+        if self.process is not None and not self.process.is_running():
+            raise EngineError(
+                f"process {self.process.pid} of the server at {self.target.place} has ended",
+                "name the process of the server that answers now",
+                new_run=True,
+            )
 
 
 class OpenAI(Engine):
@@ -110,28 +117,15 @@ class OpenAI(Engine):
             record.settings["proxy"] = ":".join(map(str, self._target.peer))
         if model.instead:
             record.settings["lists_instead"] = list(model.instead)
-        server = RunningServer(self._target, model.name, record, self._address.pid)
-        if server.pid is not None:
-            record.argv = _command(server, server.pid)
+        server = RunningServer(self._target, model.name, record)
+        if self._address.pid is not None:
+            process = main_process(self._address.pid, self._target)
+            server = replace(server, process=process)
+            record.argv = process.cmdline()
+            hide_options(record.argv)
+            count = EngineFact(value=len(server.pids), source="counted by bench")
+            record.facts["processes"] = count
         yield server
 
     def adapted(self, server: Server, request_settings: RequestSettings) -> RequestSettings:
         return Trial(server.target, self.encoder).adapted(request_settings)
-
-
-def _command(server: RunningServer, pid: int) -> list[str]:
-    """Return the command line of a server's main process.
-
-    Raises:
-        UsageError: Neither it nor a process below it listens on the port of the server, or this process is
-            below it, too.
-    """
-    port, pids = server.target.port, server.pids
-    if not psutil.pid_exists(pid) or listeners(pids, port) == 0 or os.getpid() in pids:
-        raise UsageError(
-            f"--server-pid {pid} is not the main process of the server on port {port}",
-            f"`ss -ltnp sport = :{port}` shows the processes that listen; name the one that started them",
-        )
-    argv = psutil.Process(pid).cmdline()
-    hide_options(argv)
-    return argv

@@ -16,11 +16,14 @@ from typing import Any
 
 import psutil
 import pytest
+from pydantic import ValidationError
 
+from harness.calibration.mock_process import mock_server as mock_process
 from harness.engines.adapters.openai import OpenAI
 from harness.engines.base import EngineSettings, endpoint_target
 from harness.engines.registry import get_engine_variant
 from harness.engines.running.address import Address
+from harness.engines.running.local_process import main_process
 from harness.engines.running.model_list import ServedModel, models_path, served_model
 from harness.engines.selection import address_of, reported_context
 from harness.errors import BenchError, EngineError, UsageError
@@ -135,20 +138,32 @@ def test_a_model_that_is_named_needs_no_list(address: str, path: str, tmp_path: 
         server.check()
 
 
-def test_the_process_of_a_server_is_the_one_that_listens(shared_mock: Any, tmp_path: Path) -> None:
-    def opened(pid: int) -> list[int]:
-        with OpenAI(Address(shared_mock.url, pid=pid)).open(SETTINGS, tmp_path) as server:
-            assert server.record.argv == psutil.Process(pid).cmdline()
-            return server.pids
-
-    assert opened(shared_mock.process.pid)[0] == shared_mock.process.pid
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as deaf:
-        ended = deaf.pid
-        for pid in (deaf.pid, os.getpid()):  # all that is below this process counts, and so does this one
+def test_the_process_of_a_server_is_the_one_above_all_that_listen(start_mock: Any, tmp_path: Path) -> None:
+    mock = start_mock()
+    with (
+        OpenAI(Address(mock.url, pid=mock.process.pid)).open(SETTINGS, tmp_path) as server,
+        subprocess.Popen(["cat"], stdin=subprocess.PIPE) as deaf,
+    ):
+        assert deaf.stdin is not None
+        assert server.record.argv == psutil.Process(mock.process.pid).cmdline()
+        assert server.pids[0] == mock.process.pid and server.record.facts["processes"].value == 1
+        elsewhere = f"http://192.0.2.1:{mock.port}"
+        wrong = [(mock.url, deaf.pid), (mock.url, os.getpid()), (elsewhere, mock.process.pid)]
+        for url, pid in [*wrong, (mock.url, 999_999_999)]:
             with pytest.raises(UsageError, match="is not the main process"):
-                opened(pid)
-    with pytest.raises(UsageError, match="is not the main process"):
-        opened(ended)
+                main_process(pid, Address(url).target())
+        server.check()
+        mock.end()
+        with mock_process("--port", str(mock.port)):
+            assert server.pids == []
+            with pytest.raises(EngineError, match=f"process {mock.process.pid} .* has ended"):
+                server.check()
+
+
+@pytest.mark.parametrize("pid", ["0", "-1", "x", "9999999999", "٤٧", "here=4", ""])
+def test_a_process_is_named_by_a_number(pid: str) -> None:
+    with pytest.raises(ValidationError, match="--server-pid"):
+        OnlineSettings(base_url="http://h", server_pid=pid)
 
 
 def test_a_model_that_is_named_needs_a_server_and_its_key(address: str) -> None:
