@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count, takewhile
 from typing import Protocol
 
 import numpy as np
@@ -9,12 +10,14 @@ from numpy.typing import NDArray
 
 from roseinfer.info import EngineInfo
 from roseinfer.request.params import SamplingParams
+from roseinfer.scheduler.speculation import MOST_ROWS
 
 #: Prompt lengths and batch sizes that are run once.
 PROMPT_LENGTHS = (1, 16, 64, 128, 256, 512, 1024)
 BATCH_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-#: Tokens of an answer that has drafts on the way.
-DRAFTED = 12
+#: Tokens of an answer that has drafts on the way; and of one that has them again when a draft model has not
+#: seen more tokens than a step verifies, and then fewer.
+DRAFTED, AGAIN = 12, (MOST_ROWS + 24, MOST_ROWS + 48)
 #: Requests whose sampling takes other kernels than greedy ones.
 SAMPLED = (
     SamplingParams(max_tokens=2, ignore_eos=True, temperature=1.0),
@@ -42,19 +45,17 @@ class Steps(Protocol):
 
 def warm_up(engine: Steps) -> None:
     """Run prompts and decode batches of common sizes, and on a GPU the largest steps, which have no graph,
-    and the kernels that sample, so that memory is allocated and kernels are loaded. There answers after
-    prompts of each length have drafts, if any do: a draft model has kernels of its own. Leaves the engine
-    empty.
+    and the kernels that sample, so that memory is allocated and kernels are loaded, those of a draft model
+    too. Leaves the engine empty.
     """
-    config = engine.info.config
-    drafts = config.device == "cuda" and config.speculate is not None
-    two = SamplingParams(max_tokens=2, ignore_eos=True)
-    first = SamplingParams(max_tokens=DRAFTED, ignore_eos=True) if drafts else two
-    longest = engine.info.limits.left(first.max_tokens)
-    for length in sorted({min(length, longest) for length in PROMPT_LENGTHS}):
-        engine.add(-1, np.zeros(length, dtype=np.int32), first)
-        _drain(engine)
     longest = engine.info.limits.left(2)
+    two = SamplingParams(max_tokens=2, ignore_eos=True)
+    for length in sorted({min(length, longest) for length in PROMPT_LENGTHS}):
+        engine.add(-1, np.zeros(length, dtype=np.int32), two)
+        _drain(engine)
+    config = engine.info.config
+    if config.device == "cuda" and config.speculate is not None:
+        _draft(engine)
     if config.device == "cuda" and config.prefill_max_tokens is not None:
         for tokens in (max(1, config.prefill_max_tokens // 2), config.prefill_max_tokens):
             length = min(tokens, longest)
@@ -71,8 +72,22 @@ def warm_up(engine: Steps) -> None:
             _drain(engine)
 
 
+def _draft(engine: Steps) -> None:
+    """Answer prompts of each length with drafts, once each; and the first of them again and again."""
+    for length, tokens in ((PROMPT_LENGTHS[0], AGAIN[1] + DRAFTED), *((n, DRAFTED) for n in PROMPT_LENGTHS)):
+        tokens = min(tokens, engine.info.limits.left(length))
+        if tokens < DRAFTED:
+            return
+        engine.add(-1, np.zeros(length, dtype=np.int32), SamplingParams(max_tokens=tokens, ignore_eos=True))
+        for step in takewhile(lambda _: engine.has_work, count()):
+            if step in AGAIN:  # drafts that did not pay are tried again
+                engine.forget_drafts()
+            engine.step()
+        engine.flush_cache()
+        engine.forget_drafts()
+
+
 def _drain(engine: Steps) -> None:
     while engine.has_work:
         engine.step()
     engine.flush_cache()
-    engine.forget_drafts()

@@ -25,7 +25,7 @@ from roseinfer.llm import LLM
 from roseinfer.request.params import SamplingParams
 from roseinfer.scheduler.policies import Chunk
 from roseinfer.scheduler.running import Running
-from roseinfer.scheduler.speculation import Account
+from roseinfer.scheduler.speculation import MOST_ROWS, UNSEEN, Account
 from tests.roseinfer.conftest import (
     Generated,
     config_of,
@@ -101,23 +101,36 @@ def test_answers_are_those_without(
 
 
 @on_models(["llama"])
-def test_a_draft_model_sees_prompts_of_each_length_before_the_first_request(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_draft_model_sees_all_kinds_of_tokens_before_the_first_request(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, model_folder: Callable[[str], Path]
 ) -> None:
-    counts, see = set[int](), DraftModel._see
+    """Prompts of each length, and later more tokens than a step verifies, and fewer."""
+    computed, see = set[tuple[bool, int]](), DraftModel._see
 
-    def counted(model: DraftModel, running: Running, chunks: list[Chunk]) -> Ints:
-        counts.update(chunk.count for chunk in chunks)
+    def noted(model: DraftModel, running: Running, chunks: list[Chunk]) -> Ints:
+        computed.update((chunk.context > 0, chunk.count) for chunk in chunks)
         return see(model, running, chunks)
 
-    monkeypatch.setattr(DraftModel, "_see", counted)
-    engine = Engine(config_of(folder, speculate=str(folder), max_model_len=200, prefill_max_tokens=200))
-    assert not counts  # a CPU compiles nothing
+    monkeypatch.setattr(DraftModel, "_see", noted)
+    settings = {"speculate": str(model_folder("gpt2")), "max_model_len": 200, "prefill_max_tokens": 200}
+    engine = Engine(config_of(folder, **settings))
+    assert not computed  # a CPU compiles nothing
     engine.info = structs.replace(engine.info, config=replace(engine.info.config, device="cuda"))
     warm_up(engine)
-    for length in (1, 16, 64, 128, 200 - DRAFTED):
-        assert counts & set(range(length + 1, length + DRAFTED))
+    for length in (1, 16, 64, 128):
+        assert computed & {(False, length + more) for more in range(1, DRAFTED)}
+    later = {count for again, count in computed if again}
+    assert any(count > MOST_ROWS for count in later) and any(UNSEEN < n <= MOST_ROWS for n in later)
     assert engine.drafts is not None and engine.drafts.drafts == engine.drafts.tokens == 0
+    engine.check_idle()
+
+
+@on_models(["llama"])
+@pytest.mark.parametrize("context", [4, DRAFTED, DRAFTED + 1])
+def test_a_short_context_is_warmed_up_without_drafts(folder: Path, context: int) -> None:
+    engine = Engine(config_of(folder, speculate="ngram", max_model_len=context))
+    engine.info = structs.replace(engine.info, config=replace(engine.info.config, device="cuda"))
+    warm_up(engine)
     engine.check_idle()
 
 
