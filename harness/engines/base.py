@@ -400,6 +400,8 @@ class Engine(ABC):
     histograms: ClassVar[Mapping[str, str]] = {}
     #: Fields of `metrics` or `timings` in its streams that have times of a request in ms, by metric.
     response_times: ClassVar[Mapping[str, str]] = {}
+    #: The page with the version of its server that somebody else started, and the key there.
+    version_page: ClassVar[tuple[str, str] | None] = None
     #: Its Prometheus series for what is drawn over time, by the names of `records.columns.SERVER`; with
     #: `prefix_hits` and `prefix_queries` the prompt tokens from the prefix cache are counted too.
     server_series: ClassVar[Mapping[str, str]] = {}

@@ -113,8 +113,10 @@ def measure_block(run: Run, resolved: Resolved, plan: Plan, block: Block, notify
             adapted = engine.adapted(server, preferred)
             encode = engine.encoder(adapted)
             server.record.facts.update(request_facts(preferred, adapted))
-            run.launched(server.record)
             session = ServerSession(resolved, testbed, engine, server, adapted, encode)
+            if engine_variant.server is not None:
+                server.record.version = session.running_version()
+            run.launched(server.record)
             measuring = CellRunner(run, session, notify, idle)
             measuring.begin(first)
             measuring.note_waiting()

@@ -103,6 +103,7 @@ class Llamacpp(LocalEngine):
     cache_options: ClassVar[Mapping[bool, str]] = {False: "--no-cache-prompt"}
     #: With `--metrics` only.
     generated = "llamacpp:tokens_predicted_total"
+    version_page = (_INFO, "build_info")
     server_series: ClassVar[Mapping[str, str]] = {
         "running": "llamacpp:requests_processing",
         "waiting": "llamacpp:requests_deferred",

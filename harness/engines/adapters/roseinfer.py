@@ -65,6 +65,7 @@ class Roseinfer(LocalEngine):
     flush = Route("/flush_cache")
     drafts = "vllm:spec_decode"
     generated = "roseinfer_generation_tokens_total"
+    version_page = (_INFO, "version")
     server_series: ClassVar[Mapping[str, str]] = {
         "running": "roseinfer_running",
         "waiting": "roseinfer_waiting",

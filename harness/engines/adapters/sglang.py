@@ -116,6 +116,7 @@ class Sglang(LocalEngine):
     }
     #: With `--enable-metrics` only.
     generated = "sglang:generation_tokens_total"
+    version_page = (_INFO, "version")
     server_series: ClassVar[Mapping[str, str]] = {
         "running": "sglang:num_running_reqs",
         "waiting": "sglang:num_queue_reqs",

@@ -105,6 +105,7 @@ class Vllm(LocalEngine):
     flush = Route("/reset_prefix_cache")
     drafts = "vllm:spec_decode"
     generated = "vllm:generation_tokens_total"
+    version_page = ("/version", "version")
     server_series: ClassVar[Mapping[str, str]] = {
         "running": "vllm:num_requests_running",
         "waiting": "vllm:num_requests_waiting",

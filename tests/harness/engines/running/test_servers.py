@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -27,6 +28,7 @@ from harness.engines.running.local_process import main_process
 from harness.engines.running.model_list import ServedModel, models_path, served_model
 from harness.engines.selection import address_of, reported_context
 from harness.errors import BenchError, EngineError, UsageError
+from harness.runs.server_session import ServerSession
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.setting_types import HIDDEN, EngineRef
 
@@ -47,6 +49,10 @@ LISTS = {
 PAGES = {
     "/slots/props": b'{"default_generation_settings": {"n_ctx": 512}, "total_slots": 8}',
     "/ollama/api/ps": b'{"models": []}',
+    "/empty": b'{"version": ""}',
+    "/page": b"<html>",
+    "/list": b"[1]",
+    "/version": b'{"version": "0.33.0"}',
 }
 LOADED = (
     b'{"models": [{"model": "other", "context_length": 9},'
@@ -164,6 +170,15 @@ def test_the_process_of_a_server_is_the_one_above_all_that_listen(start_mock: An
 def test_a_process_is_named_by_a_number(pid: str) -> None:
     with pytest.raises(ValidationError, match="--server-pid"):
         OnlineSettings(base_url="http://h", server_pid=pid)
+
+
+@pytest.mark.parametrize("pages", [["/empty", "/page", "/list", "/nope", "/version"], ["/page"]])
+def test_the_version_is_what_the_first_page_with_one_tells(address: str, pages: list[str]) -> None:
+    engines = [SimpleNamespace(version_page=(page, "version")) for page in pages]
+    server = SimpleNamespace(target=Address(address).target())
+    session = SimpleNamespace(_engines=[SimpleNamespace(version_page=None), *engines], server=server)
+    version = ServerSession.running_version(session)  # type: ignore[arg-type]
+    assert version == ("0.33.0" if "/version" in pages else None)
 
 
 def test_a_model_that_is_named_needs_a_server_and_its_key(address: str) -> None:
