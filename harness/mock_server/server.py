@@ -26,8 +26,8 @@ _BATCH = 64
 #: socket(7): close discards what is unsent and resets the connection.
 _AT_ONCE = struct.pack("ii", 1, 0)
 _CHAT = "/chat/completions"
-#: Pages on which other servers tell their context.
-_OTHERS = ("/props", "/api/ps")
+#: Pages on which other servers tell their context or version.
+_OTHERS = ("/props", "/api/ps", "/version", "/server_info")
 
 
 class _Body(msgspec.Struct):

@@ -30,8 +30,8 @@ from harness.workload.planned_requests import reusable_tokens
 
 #: How long a batch may take: its last prompts wait for most of it, without a byte.
 BATCH_TIMEOUT_S = 7 * 24 * 3600.0
-#: Letters of a version that a server tells.
-LONGEST_VERSION = 40
+#: How long a page with a version may take, and letters of that.
+VERSION_S, LONGEST_VERSION = 2.0, 40
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class ServerSession:
         pages = dict.fromkeys(engine.version_page for engine in self._engines if engine.version_page)
         for path, key in pages:
             with suppress(ValueError, AttributeError):
-                version = json.loads(get(self.server.target, path) or "").get(key)
+                version = json.loads(get(self.server.target, path, VERSION_S) or "").get(key)
                 if isinstance(version, str) and version:
                     return one_line(version, LONGEST_VERSION)
         return None
