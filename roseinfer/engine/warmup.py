@@ -54,7 +54,7 @@ def warm_up(engine: Steps) -> None:
         engine.add(-1, np.zeros(length, dtype=np.int32), two)
         _drain(engine)
     config = engine.info.config
-    if config.device == "cuda" and config.speculate is not None:
+    if config.device == "cuda" and config.speculate not in (None, "ngram"):
         _draft(engine)
     if config.device == "cuda" and config.prefill_max_tokens is not None:
         for tokens in (max(1, config.prefill_max_tokens // 2), config.prefill_max_tokens):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -117,14 +117,12 @@ class OpenAI(Engine):
             record.settings["proxy"] = ":".join(map(str, self._target.peer))
         if model.instead:
             record.settings["lists_instead"] = list(model.instead)
-        server = RunningServer(self._target, model.name, record)
-        if self._address.pid is not None:
-            process = main_process(self._address.pid, self._target)
-            server = replace(server, process=process)
+        process = None if self._address.pid is None else main_process(self._address.pid, self._target)
+        server = RunningServer(self._target, model.name, record, process)
+        if process is not None:
             record.argv = process.cmdline()
             hide_options(record.argv)
-            count = EngineFact(value=len(server.pids), source="counted by bench")
-            record.facts["processes"] = count
+            record.facts["processes"] = EngineFact(value=len(server.pids), source="counted by bench")
         yield server
 
     def adapted(self, server: Server, request_settings: RequestSettings) -> RequestSettings:

@@ -128,7 +128,7 @@ def test_a_draft_model_sees_all_kinds_of_tokens_before_the_first_request(
 @on_models(["llama"])
 @pytest.mark.parametrize("context", [4, DRAFTED, DRAFTED + 1])
 def test_a_short_context_is_warmed_up_without_drafts(folder: Path, context: int) -> None:
-    engine = Engine(config_of(folder, speculate="ngram", max_model_len=context))
+    engine = Engine(config_of(folder, speculate=str(folder), max_model_len=context))
     engine.info = structs.replace(engine.info, config=replace(engine.info.config, device="cuda"))
     warm_up(engine)
     engine.check_idle()
