@@ -236,7 +236,9 @@ def decode(shape: llama.Shape) -> Iterator[str]:
 
         attend = partial(attended, qkv, heads, normed, turn, (table, rows, lengths))
         times = {how: captured(partial(attend, how)) for how in HOWS if fits(how, heads)}
-        chosen, short = (times[how_for(count, heads.keys, context)] for context in (sum(tokens) // count, 0))
+        chosen, short = (
+            times[how_for(count, heads.keys, context, heads.dim)] for context in (sum(tokens) // count, 0)
+        )
         moved = 4e-6 * sum(tokens) * heads.keys * heads.dim
         best = ", ".join(
             f"{t:.1f}: {how.warps}, {how.depth}, {how.splits}"

@@ -85,10 +85,10 @@ class CudaPagedAttention(Attention):
 
     def contexts(self, rows: int) -> tuple[int, ...]:
         """The contexts from which on `gqa_decode` has another launch configuration for so many rows."""
-        keys = self._pool.shape.kv_heads
+        shape = self._pool.shape
         first: dict[How, int] = {}
         for context in CONTEXTS:
-            first.setdefault(how_for(rows, keys, context), context)
+            first.setdefault(how_for(rows, shape.kv_heads, context, shape.head_dim), context)
         return tuple(first.values())
 
     def takes(self, keys: int) -> bool:

@@ -3,6 +3,7 @@ prompts."""
 
 from __future__ import annotations
 
+from functools import cached_property
 from itertools import count
 from typing import ClassVar, NamedTuple
 
@@ -13,14 +14,12 @@ from torch import Tensor
 from roseinfer.attention.cuda_paged import CudaPagedAttention
 from roseinfer.kernels.triton.delta import delta_decode
 from roseinfer.kernels.triton.delta_prompts import CHUNK, delta_prompts
-from roseinfer.kernels.triton.rms_norm import rms_norm
 from roseinfer.kvcache.states import StateRows
 from roseinfer.models.config import HybridConfig
 from roseinfer.models.delta import TINY, DeltaStep, GatedDelta
 from roseinfer.models.hybrid import DeltaLayer, Hybrid
 from roseinfer.models.llama import Layer
-from roseinfer.models.llama_cuda import CudaLlama, normed_product
-from roseinfer.models.mlp import Mlp
+from roseinfer.models.llama_cuda import CudaLlama, Mix
 from roseinfer.tensors import to_device
 
 
@@ -76,32 +75,22 @@ class CudaHybrid(CudaLlama, Hybrid):
     by_context: ClassVar[bool] = False
     rule: ClassVar[type[GatedDelta]] = CudaGatedDelta
 
-    def _layers_of(self, x: Tensor, positions: Tensor | None, attention: CudaPagedAttention) -> Tensor:
-        step, eps = self._step(attention, x.device), self.config.norm_eps
-        deltas, attentions = count(), count()
-        for layer in self._layers:
-            product = normed_product(x, layer.norm_1, eps, layer.qkv)
-            if isinstance(layer, DeltaLayer):
-                mixed = layer.delta(product, step, next(deltas))
-            else:
-                mixed = self._gated_attention(layer, product, positions, attention, next(attentions))
-            x = self._added_product(mixed, layer.out, x)
-            if isinstance(layer.mlp, Mlp):
-                gated = normed_product(x, layer.norm_2, eps, layer.mlp.gate_up, gated=True)
-                x = self._added_product(gated, layer.mlp.down, x)
-            else:
-                x = layer.mlp.add(rms_norm(x, layer.norm_2, eps), x)
-        return x
+    def _mixing(self, positions: Tensor | None, attention: CudaPagedAttention) -> Mix:
+        step, heads = self._step(attention, self._norm.device), self._heads
+        attended = (heads.queries + 2 * heads.keys) * heads.dim
 
-    def _gated_attention(
-        self,
-        layer: Layer,
-        product: Tensor,
-        positions: Tensor | None,
-        attention: CudaPagedAttention,
-        index: int,
-    ) -> Tensor:
-        heads = self._heads
-        qkv, gates = product.tensor_split(((heads.queries + 2 * heads.keys) * heads.dim,), 1)
-        out = attention.attend_product(index, qkv.contiguous(), positions, heads, self._rotation(layer))
-        return out * gates.sigmoid()
+        def mix(index: int, layer: Layer, product: Tensor) -> Tensor:
+            if isinstance(layer, DeltaLayer):
+                return layer.delta(product, step, self._places[index])
+            qkv, gates = product.tensor_split((attended,), 1)
+            place, rotation = self._places[index], self._rotations[index]
+            out = attention.attend_product(place, qkv, positions, heads, rotation)
+            return out * gates.sigmoid()
+
+        return mix
+
+    @cached_property
+    def _places(self) -> list[int]:
+        """Each layer's number among those of its kind."""
+        numbers = {True: count(), False: count()}
+        return [next(numbers[isinstance(layer, DeltaLayer)]) for layer in self._layers]

@@ -3,7 +3,7 @@ to 16, and eight otherwise."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import ClassVar
 
@@ -29,6 +29,9 @@ from roseinfer.models.llama import Layer, Llama
 from roseinfer.models.mlp import Experts, Mlp, Projections, Router
 from roseinfer.models.mlp_cuda import CudaExperts
 
+#: What mixes the tokens of a step: a layer's number, the layer, and the output of its first GEMM, to what its
+#: `out` takes.
+Mix = Callable[[int, Layer, Tensor], Tensor]
 #: GEMMs whose weight has at most this many elements run in Triton: they start while the kernel before ends,
 #: which gains more than cuBLAS' faster kernels. On an H200, 2026-11-22, they gain with the weights of
 #: Qwen3-0.6B, of at most 6.3M elements, and not with those of 8B, of 16.8M and more, but for gate and up
@@ -79,9 +82,18 @@ class CudaLlama(Llama):
         return logits
 
     def _layers_of(self, x: Tensor, positions: Tensor | None, attention: CudaPagedAttention) -> Tensor:
+        mix = self._mixing(positions, attention)
         if self._streams(x) and attention.decodes_alone is not None:
-            return self._few_rows(x, attention)
-        return self._rows(x, positions, attention)
+            return self._few_rows(x, mix)
+        return self._rows(x, mix)
+
+    def _mixing(self, positions: Tensor | None, attention: CudaPagedAttention) -> Mix:
+        """Return the function that mixes the tokens of a step in each layer: attention."""
+
+        def mix(index: int, layer: Layer, product: Tensor) -> Tensor:
+            return attention.attend_product(index, product, positions, self._heads, self._rotations[index])
+
+        return mix
 
     def _streams(self, x: Tensor) -> bool:
         """Return whether the largest GEMM of a layer, and so the others, had better be `stream` where it can
@@ -92,31 +104,34 @@ class CudaLlama(Llama):
         weight = _mlp(self._layers[0]).gate_up.weight
         return len(x) <= stream.FEW_ROWS or stream.takes(x, weight, gated=True, normed=True)
 
-    def _few_rows(self, x: Tensor, attention: CudaPagedAttention) -> Tensor:
+    def _few_rows(self, x: Tensor, mix: Mix) -> Tensor:
         eps = self.config.norm_eps
         for index, layer in enumerate(self._layers):
-            qkv = normed_product(x, layer.norm_1, eps, layer.qkv)
-            attended = attention.attend_product(index, qkv, None, self._heads, self._rotations[index])
-            x = self._added_product(attended, layer.out, x)
-            if isinstance(layer.mlp, CudaExperts):
-                x = layer.mlp.stream(x, layer.norm_2, eps)
-                continue
-            gated = normed_product(x, layer.norm_2, eps, _mlp(layer).gate_up, gated=True)
-            x = self._added_product(gated, _mlp(layer).down, x)
+            mixed = mix(index, layer, normed_product(x, layer.norm_1, eps, layer.qkv))
+            x, mlp = self._added_product(mixed, layer.out, x), layer.mlp
+            if isinstance(mlp, Mlp):
+                gated = normed_product(x, layer.norm_2, eps, mlp.gate_up, gated=True)
+                x = self._added_product(gated, mlp.down, x)
+            elif isinstance(mlp, CudaExperts):
+                x = mlp.stream(x, layer.norm_2, eps)
+            else:
+                x = mlp.add(rms_norm(x, layer.norm_2, eps), x)
         return x
 
-    def _rows(self, x: Tensor, positions: Tensor | None, attention: CudaPagedAttention) -> Tensor:
+    def _rows(self, x: Tensor, mix: Mix) -> Tensor:
         eps, layers = self.config.norm_eps, self._layers
         gains = [*(layer.norm_1 for layer in layers[1:]), self._norm]
         normed = rms_norm(x, layers[0].norm_1, eps)
         for index, (layer, gain) in enumerate(zip(layers, gains, strict=True)):
-            qkv = layer.qkv(normed)
-            attended = attention.attend_product(index, qkv, positions, self._heads, self._rotations[index])
-            normed = self._add_norm_(x, attended, layer.out, layer.norm_2)
-            if isinstance(layer.mlp, CudaExperts):
-                normed = layer.mlp.add_norm_(x, normed, gain, eps)
-                continue
-            normed = self._add_norm_(x, _gated(normed, _mlp(layer).gate_up), _mlp(layer).down, gain)
+            mixed, mlp = mix(index, layer, layer.qkv(normed)), layer.mlp
+            normed = self._add_norm_(x, mixed, layer.out, layer.norm_2)
+            if isinstance(mlp, Mlp):
+                normed = self._add_norm_(x, _gated(normed, mlp.gate_up), mlp.down, gain)
+            elif isinstance(mlp, CudaExperts):
+                normed = mlp.add_norm_(x, normed, gain, eps)
+            else:
+                x = mlp.add(normed, x)
+                normed = rms_norm(x, gain, eps)
         return x
 
     def _experts(self, router: Router, parts: Iterable[Projections]) -> Experts:
@@ -199,16 +214,14 @@ class Fp8CudaLlama(CudaLlama):
     eight: ClassVar[bool] = True
 
     def _layers_of(self, x: Tensor, positions: Tensor | None, attention: CudaPagedAttention) -> Tensor:
+        mix = self._mixing(positions, attention)
         if self._streams(x) and attention.decodes_alone is not None:
-            return self._few_rows(x, attention)
+            return self._few_rows(x, mix)
         eps, layers = self.config.norm_eps, self._layers
         gains = [*(layer.norm_1 for layer in layers[1:]), self._norm]
         normed = norm_rows_(x, None, layers[0].norm_1, eps)
         for index, (layer, gain) in enumerate(zip(layers, gains, strict=True)):
-            qkv = _product(normed, layer.qkv, x)
-            attended = round_rows(
-                attention.attend_product(index, qkv, positions, self._heads, self._rotations[index])
-            )
+            attended = round_rows(mix(index, layer, _product(normed, layer.qkv, x)))
             if isinstance(layer.mlp, CudaExperts):  # the router's inputs are not rounded
                 branch = _product(attended, layer.out, x)[None]
                 routed = add_rms_norm_(x, branch, layer.norm_2, eps)

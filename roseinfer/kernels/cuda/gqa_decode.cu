@@ -21,7 +21,8 @@
 
 #define THREADS (32 * WARPS)
 #define QUERIES (HEADS / KV_HEADS)
-#define RESIDENT (WARPS > 4 ? 1 : 12 / WARPS)  // blocks on an SM
+#define WIDE (WARPS * (DIM > 128 ? DIM / 128 : 1))
+#define RESIDENT (WIDE > 4 ? 1 : 12 / WIDE)  // blocks on an SM
 #define GROUP 16            // tokens that a warp takes at a time
 #define HALVES (DIM / 64)   // runs of 64 elements of a value
 #define ROW (KV_HEADS * DIM)
@@ -38,6 +39,7 @@ typedef half_t cached_t;
 #define SLOT (GROUP * (KEY_PITCH + VALUE_PITCH))
 
 static_assert(QUERIES <= 8 && DIM % 64 == 0 && BLOCK_SIZE % GROUP == 0 && SPLITS <= 8, "the tiling");
+static_assert(QUERIES * DIM * sizeof(float) <= DEPTH * SLOT * sizeof(cached_t), "a warp's sums fit its ring buffer");
 
 // Start the copy of a group of tokens, of which the first `there` exist; the first one is at `place` of the cache.
 __device__ __forceinline__ void ask(
@@ -176,7 +178,6 @@ extern "C" __global__ void BLOCKS_OF_REQUEST __launch_bounds__(THREADS, RESIDENT
 ) {
     extern __shared__ __align__(128) cached_t ring[];  // [WARPS, DEPTH, SLOT]
     __shared__ float tops[WARPS][8], totals[WARPS][8];
-    __shared__ __align__(16) float sums[WARPS][QUERIES][DIM];
 #if SPLITS > 1
     __shared__ Found found;
 #endif
@@ -270,7 +271,8 @@ extern "C" __global__ void BLOCKS_OF_REQUEST __launch_bounds__(THREADS, RESIDENT
         slot = slot + 1 == DEPTH ? 0 : slot + 1;
     }
 
-    // Merge the softmax of the warps, then, with SPLITS > 1, of the blocks.
+    // Merge the softmax of the warps, whose sums take the place of their tokens, then, with SPLITS > 1, of the blocks.
+    auto sums_of = [&](int warp) { return (float(*)[DIM])(ring + warp * DEPTH * SLOT); };
     state.total += __shfl_xor_sync(~0u, state.total, 1);
     state.total += __shfl_xor_sync(~0u, state.total, 2);
     if (t == 0) tops[warp][g] = state.top, totals[warp][g] = state.total;
@@ -279,7 +281,7 @@ extern "C" __global__ void BLOCKS_OF_REQUEST __launch_bounds__(THREADS, RESIDENT
         for (int h = 0; h < HALVES; h++)
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                float4* const to = (float4*)&sums[warp][g][h * 64 + (2 * t + i) * 8];
+                float4* const to = (float4*)&sums_of(warp)[g][h * 64 + (2 * t + i) * 8];
                 to[0] = make_float4(state.sum[h][0][i], state.sum[h][1][i], state.sum[h][2][i], state.sum[h][3][i]);
                 to[1] = make_float4(state.sum[h][4][i], state.sum[h][5][i], state.sum[h][6][i], state.sum[h][7][i]);
             }
@@ -295,7 +297,7 @@ extern "C" __global__ void BLOCKS_OF_REQUEST __launch_bounds__(THREADS, RESIDENT
         for (int w = 0; w < WARPS; w++) {
             const float keep = exp2f(tops[w][query] - base);
             total += totals[w][query] * keep;
-            sum += sums[w][query][d] * keep;
+            sum += sums_of(w)[query][d] * keep;
         }
 #if SPLITS > 1
         found.sum[i] = sum, found.top[query] = top, found.total[query] = total;

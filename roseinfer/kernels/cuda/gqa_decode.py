@@ -1,13 +1,13 @@
 """Decode attention with grouped queries (GQA), fused with QK norm, RoPE and the append to the cache: see
 `gqa_decode.cu`.
 
-Half precision, head sizes 64 and 128, at most 8 query heads for each KV head, on GPUs of compute capability
-9.0 or later. References: `Ops.rotate`, then `TorchPagedAttention`.
+Half precision, head sizes 64, 128 and 256, at most 8 query heads for each KV head, on GPUs of compute
+capability 9.0 or later. References: `Ops.rotate`, then `TorchPagedAttention`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -61,7 +61,7 @@ class How:
 def supports(heads: Heads, block_size: int, dtype: torch.dtype, device: torch.device) -> bool:
     """Return whether the kernel exists for this shape, and can be compiled and run."""
     return (
-        heads.dim in (64, 128)
+        heads.dim in (64, 128, 256)
         and heads.queries <= 8 * heads.keys
         and block_size % _GROUP == 0
         and dtype in (torch.float16, torch.bfloat16)
@@ -70,9 +70,12 @@ def supports(heads: Heads, block_size: int, dtype: torch.dtype, device: torch.de
     )
 
 
-def how_for(requests: int, keys: int, context: int = 0) -> How:
-    """The fastest configuration for so many requests and KV heads, the requests having at least `context`
-    tokens on average. Measured on an H200 with 8 KV heads, 2026-11-22 and 2026-11-26."""
+def how_for(requests: int, keys: int, context: int = 0, dim: int = 128) -> How:
+    """The fastest configuration for so many requests and KV heads of size `dim`, the requests having at least
+    `context` tokens on average. Measured on an H200 with 8 KV heads of 128, 2026-11-22 and 2026-11-26."""
+    if dim > 128:  # as many bytes in flight with half as many warps
+        how = how_for(requests, keys, context)
+        return replace(how, warps=max(2, how.warps // 2))
     places = requests * keys
     if places <= _CLUSTERS:
         return How(8, splits=8 if places <= _CLUSTERS // 2 and context >= CONTEXTS[2] else 4)
@@ -100,7 +103,7 @@ def gqa_decode(
         `[D, queries · dim]` in the dtype of `qkv`, in `out` where it is given, contiguous.
     """
     count, device = len(qkv), qkv.device
-    config = config or how_for(count, heads.keys, context)
+    config = config or how_for(count, heads.keys, context, heads.dim)
     if out is None:
         out = torch.empty(count, heads.queries * heads.dim, dtype=qkv.dtype, device=device)
     normed, fp8 = rotation.q_gain is not None, cache[0].dtype == E4M3

@@ -17,9 +17,8 @@ from roseinfer.models.delta import GatedDelta
 from roseinfer.models.hybrid_cuda import CudaGatedDelta
 from tests.roseinfer.kernels.triton.conftest import DEVICE, EPS, close, draw, examples, seeds
 
-#: Tokens of a prompt that a program takes, and those whose triangle is inverted by substitution: few in the
-#: interpreter, whose time grows with their square.
-CHUNK, STEP = (delta_prompts.CHUNK, delta_prompts.STEP) if DEVICE.type == "cuda" else (16, 4)
+#: Tokens of a prompt that a program takes: few in the interpreter, whose time grows with their square.
+CHUNK = delta_prompts.CHUNK if DEVICE.type == "cuda" else 16
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -27,7 +26,6 @@ def chunks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in ("kernels.triton.delta_prompts", "models.hybrid_cuda"):
             patch.setattr(f"roseinfer.{module}.CHUNK", CHUNK)
-        patch.setattr(delta_prompts, "STEP", STEP)
         yield
 
 
