@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import Any
 
 import torch
@@ -14,6 +15,31 @@ def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
     that the host does not wait for what is queued there."""
     tensor = torch.from_numpy(array)
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+
+
+class Uploads:
+    """Copies of large tensors to a GPU, through pinned memory that all of PyTorch's CPU threads fill."""
+
+    #: Bytes that are copied at a time, while the next ones are filled in.
+    PART = 64 << 20
+
+    def __init__(self, device: torch.device) -> None:
+        stages = (torch.empty(self.PART, dtype=torch.uint8, pin_memory=True) for _ in range(2))
+        self._device = device
+        self._turns = cycle([(stage, torch.cuda.Event()) for stage in stages])  # type: ignore[no-untyped-call]
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        """`tensor`, contiguous and of any shape, on the GPU."""
+        uploaded = torch.empty_like(tensor, device=self._device)
+        source, target = (each.view(-1).view(torch.uint8) for each in (tensor, uploaded))
+        for start in range(0, len(source), self.PART):
+            part = source[start : start + self.PART]
+            stage, copied = next(self._turns)
+            copied.synchronize()
+            staged = stage[: len(part)].copy_(part)
+            target[start : start + self.PART].copy_(staged, non_blocking=True)
+            copied.record()
+        return uploaded
 
 
 def fetch(tensor: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from roseinfer.engine.graphs import (
     VERIFY_ROWS,
     Captured,
     MixedSteps,
-    capture,
+    Recorder,
     decode_sizes,
 )
 from roseinfer.engine.logprobs import DeviceLogprobs, step_logprobs
@@ -112,21 +112,22 @@ class CudaRunner(Runner):
         with states need the host.
         """
         prompts = prompts and self.model.config.state_shape is None
-        pool = torch.cuda.graph_pool_handle()
+        capture = Recorder()
         most = min(mixed.tokens if mixed.cut else PROMPT_TOKENS[-1], self._max_prompt_tokens)
         for size in reversed([size for size in PROMPT_TOKENS if size <= most] if prompts else []):
-            self.prompt_graphs[size] = capture(partial(self._prompt_step, size, MAX_PROMPTS), pool)
+            self.prompt_graphs[size] = capture(partial(self._prompt_step, size, MAX_PROMPTS))
         for size in reversed(self.decode_sizes):
             for context in self._contexts[size]:
-                self.decode_graphs[size, context] = capture(partial(self._decode_step, size, context), pool)
+                self.decode_graphs[size, context] = capture(partial(self._decode_step, size, context))
         self._paged = mixed.cut
         for sizes in mixed.sizes(self._max_batch, self._max_prompt_tokens) if prompts else []:
-            self.mixed_graphs[sizes] = capture(partial(self._mixed_step, *sizes, MAX_PROMPTS), pool)
+            self.mixed_graphs[sizes] = capture(partial(self._mixed_step, *sizes, MAX_PROMPTS))
         for size in reversed(VERIFY_ROWS if verifies and self.model.mixes else ()):
-            self.mixed_graphs[size, 0] = capture(partial(self._mixed_step, size, 0, size), pool)
+            self.mixed_graphs[size, 0] = capture(partial(self._mixed_step, size, 0, size))
         for box in (self._decode_in, self._prompt_in, self._decoded_out, self._first_out, self._mixed_out):
             box.reset()
         torch.cuda.synchronize()
+        torch.cuda.empty_cache()
 
     @torch.inference_mode()
     def launch(self, batch: Batch, sampling: SamplingBatch) -> Pending:

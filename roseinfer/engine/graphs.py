@@ -78,14 +78,23 @@ def decode_sizes(largest: int) -> tuple[int, ...]:
     return (*(size for size in sizes if size < largest), largest)
 
 
-def capture(step: Callable[[], Tensor], pool: torch.cuda._POOL_HANDLE) -> Captured:
-    """Run `step`, which returns logits `[R, vocab]`, so that its kernels are compiled, then capture it."""
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
-        logits = step()
-    return Captured(graph, logits)
+class Recorder:
+    """Captures steps, which return logits `[R, vocab]`, as graphs that share memory."""
+
+    def __init__(self) -> None:
+        self._pool, self._stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+    def __call__(self, step: Callable[[], Tensor]) -> Captured:
+        """Run `step`, so that its kernels are compiled, then capture it."""
+        graph = torch.cuda.CUDAGraph()
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            step()
+            # `torch.cuda.graph` would first return the memory of this step to the GPU, each time.
+            graph.capture_begin(self._pool)
+            try:
+                logits = step()
+            finally:
+                graph.capture_end()
+        torch.cuda.current_stream().wait_stream(self._stream)
+        return Captured(graph, logits)

@@ -68,7 +68,7 @@ def load(
         part = shard_config(shape, shard, device)
         if isinstance(weights, DrawnWeights):
             raise ConfigError(f"--tensor-parallel-size above 1 needs the weights of {model} in files")
-        weights, ranks = ShardWeights(folder, shard, shape), ranks_of(shard, shape, device, dtype)
+        weights, ranks = ShardWeights(folder, shard, shape, device), ranks_of(shard, shape, device, dtype)
         shape = part
     linear = linear_kind(shape, device, dtype, packed=packed, kernel=cpu_kernels and cpu_linear)
     if quantization is not None:
@@ -98,7 +98,7 @@ def load(
 
 def weights_of(folder: Path, shape: ModelConfig, device: torch.device) -> Weights:
     """The weights in `folder`, or those that it says are random."""
-    return DrawnWeights.of(folder, shape, device) or Weights(folder, tied=shape.tied_table)
+    return DrawnWeights.of(folder, shape, device) or Weights(folder, tied=shape.tied_table, device=device)
 
 
 def shard_config(whole: ModelConfig, shard: Shard, device: torch.device) -> ModelConfig:

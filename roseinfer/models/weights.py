@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -16,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from roseinfer.config import ConfigError
 from roseinfer.models.config import ModelConfig
 from roseinfer.models.shard import Shard
+from roseinfer.tensors import Uploads
 
 #: What numbers may be stored as. Others are quantized, and mean nothing without their scales.
 _DTYPES = ("F64", "F32", "F16", "BF16")
@@ -23,16 +25,20 @@ _DTYPES = ("F64", "F32", "F16", "BF16")
 #: of a model that also has images has `model.language_model.`.
 _PREFIXES = ("model.", "transformer.")
 HEAD = "lm_head.weight"
+#: Elements of a tensor from which on it pays to copy it to a GPU through pinned memory.
+_LARGE = 1 << 19
+_CPU = torch.device("cpu")
 
 
 class Weights:
-    """Tensors of a safetensors folder, read when asked for, on the CPU.
+    """Tensors of a safetensors folder, read when asked for, on the CPU; large ones on `device`.
 
     `tied`: the name of the embedding table where it is the LM head's weight too; either may be stored.
     """
 
-    def __init__(self, folder: Path, *, tied: str | None = None) -> None:
+    def __init__(self, folder: Path, *, tied: str | None = None, device: torch.device = _CPU) -> None:
         self._tied = tied
+        self._device = device
         self._opened: dict[Path, Any] = {}
         self._file_of = dict(self._index(folder))
         if not self._file_of:
@@ -63,8 +69,15 @@ class Weights:
     def get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         """The tensor `name`. Raises ConfigError when it is missing, of another shape, or quantized."""
         with self._stored(name, shape) as (tensors, stored_name):
-            tensor: torch.Tensor = tensors.get_tensor(stored_name)
-        return tensor
+            return self._uploaded(tensors.get_tensor(stored_name))
+
+    def _uploaded(self, tensor: torch.Tensor) -> torch.Tensor:
+        large = self._device.type == "cuda" and tensor.numel() >= _LARGE
+        return self._upload(tensor) if large else tensor
+
+    @cached_property
+    def _upload(self) -> Uploads:
+        return Uploads(self._device)
 
     def has_other_head(self, config: ModelConfig) -> bool:
         """Return whether an LM head is stored that differs from the embedding table. Raises ConfigError as
@@ -115,8 +128,8 @@ class Weights:
 class ShardWeights(Weights):
     """A rank's shard of each tensor of the model `whole`; nothing else is read."""
 
-    def __init__(self, folder: Path, shard: Shard, whole: ModelConfig) -> None:
-        super().__init__(folder, tied=whole.tied_table)
+    def __init__(self, folder: Path, shard: Shard, whole: ModelConfig, device: torch.device = _CPU) -> None:
+        super().__init__(folder, tied=whole.tied_table, device=device)
         self._shard, self._whole = shard, whole
 
     def get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
@@ -131,7 +144,7 @@ class ShardWeights(Weights):
             stored = tensors.get_slice(stored_name)
             before = (slice(None),) * cut.dim
             parts = [stored[(*before, slice(start, end))] for start, end in cut.ranges]
-        return torch.cat(parts, cut.dim)
+        return self._uploaded(torch.cat(parts, cut.dim))
 
 
 class DrawnWeights(Weights):

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from roseinfer.kernels.cuda import few_rows
 from roseinfer.kernels.triton.paged_decode import paged_decode
+from roseinfer.tensors import Uploads
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")]
 
@@ -137,3 +138,13 @@ def test_attention_of_every_head_size(lengths: list[int], dim: int, dtype: torch
         weights = torch.softmax(torch.einsum("hd,thd->ht", q[index].float(), seen) * dim**-0.5, -1)
         wanted = torch.einsum("ht,thd->hd", weights, shown)
         torch.testing.assert_close(got[index].float(), wanted, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
+def test_uploads_are_copies(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of less than a part, of a few, and of many, which the GPU copies while others are filled in."""
+    monkeypatch.setattr(Uploads, "PART", 1 << 16)
+    upload = Uploads(torch.device("cuda"))
+    tensors = [torch.randint(-99, 99, (rows, 1000)).to(dtype) for rows in (1, 100, 9000)]
+    for tensor, uploaded in zip(tensors, [upload(each) for each in tensors], strict=True):
+        assert uploaded.is_cuda and torch.equal(uploaded.cpu(), tensor)

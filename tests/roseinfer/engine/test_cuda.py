@@ -91,8 +91,8 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: None)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", list)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     for module in (cuda, graphs):
         monkeypatch.setattr(module, "PROMPT_TOKENS", (6, 12))
     monkeypatch.setattr(graphs, "MIXED_PARTS", {2: 4, 4: 4})
@@ -112,14 +112,15 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(GridExecutor, "__call__", launched)
 
-    def captured(step: Callable[[], Tensor], pool: list[Tensor]) -> Captured:
-        recording.now = True  # kernels are launched by replays
-        logits = step().clone()
-        recording.now = False
-        pool.append(logits)
-        return Captured(Graph(step, logits, pool), logits)  # type: ignore[arg-type]
+    class Recorder(list[Tensor]):
+        def __call__(self, step: Callable[[], Tensor]) -> Captured:
+            recording.now = True  # kernels are launched by replays
+            logits = step().clone()
+            recording.now = False
+            self.append(logits)
+            return Captured(Graph(step, logits, self), logits)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(cuda, "capture", captured)
+    monkeypatch.setattr(cuda, "Recorder", Recorder)
 
 
 def runner(model: Model, pool: KVPool, config: EngineConfig, limits: StepLimits, group: Any) -> CudaRunner:
