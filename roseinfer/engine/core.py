@@ -167,10 +167,10 @@ class Engine:
         for mixture in self._mixtures:
             mixture.tokens.zero_()
 
-    def forget_drafts(self) -> None:
-        """Count drafts anew, and what they gain and cost."""
+    def forget_drafts(self, *, drafts: bool = True) -> None:
+        """Count drafts anew, and what they gain and cost. `drafts`: whether there are any from now on."""
         if self._speculation is not None:
-            self._speculation.forget()
+            self._speculation.forget(drafts=drafts)
 
     def add(self, request_id: int, prompt: NDArray[np.int32], params: SamplingParams) -> None:
         """Queue a prompt `[n]` of token ids. Raises RequestError when it can never be served."""

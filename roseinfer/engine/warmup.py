@@ -40,7 +40,7 @@ class Steps(Protocol):
 
     def flush_cache(self) -> None: ...
 
-    def forget_drafts(self) -> None: ...
+    def forget_drafts(self, *, drafts: bool = True) -> None: ...
 
 
 def warm_up(engine: Steps) -> None:
@@ -80,8 +80,8 @@ def _draft(engine: Steps) -> None:
             return
         engine.add(-1, np.zeros(length, dtype=np.int32), SamplingParams(max_tokens=tokens, ignore_eos=True))
         for step in takewhile(lambda _: engine.has_work, count()):
-            if step in AGAIN:  # drafts that did not pay are tried again
-                engine.forget_drafts()
+            if step in (DRAFTED, *AGAIN, AGAIN[0] + DRAFTED):  # whether drafts pay or not
+                engine.forget_drafts(drafts=step in AGAIN)
             engine.step()
         engine.flush_cache()
         engine.forget_drafts()

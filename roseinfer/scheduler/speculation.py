@@ -140,9 +140,10 @@ class Speculation:
         self._most, self._drafts_of, self._model = most, drafts, model
         self.forget()
 
-    def forget(self) -> None:
-        """Forget how many tokens were drafted and accepted, and how long steps took."""
-        self._account = Account()
+    def forget(self, *, drafts: bool = True) -> None:
+        """Forget how many tokens were drafted and accepted, and how long steps took. `drafts`: whether there
+        are any from now on."""
+        self._account, self._drafting = Account(), drafts
         self._drafts = self._drafted = 0
         self._accepted = np.zeros(self._most, dtype=np.int64)
 
@@ -155,7 +156,7 @@ class Speculation:
         """Return how many tokens to draft for each of `rows` `[D]` at most; empty if that does not pay."""
         count = len(rows)
         room = MOST_ROWS // count - 1 if count else 0
-        if room < 1 or not self._account.allows(count):
+        if room < 1 or not self._drafting or not self._account.allows(count):
             return []
         left = (running.last_stop[rows] - running.length[rows] - 1).tolist()
         depths = [self._depth(running.request(row)) or 1 for row in rows.tolist()]
