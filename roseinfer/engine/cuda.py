@@ -15,14 +15,11 @@ from roseinfer.attention.prefill import Spans
 from roseinfer.batch import Batch
 from roseinfer.engine.fetched import Fetched
 from roseinfer.engine.graphs import (
-    MAX_PROMPTS,
-    PROMPT_TOKENS,
     SLOTS,
-    VERIFY_ROWS,
     Captured,
+    GraphSizes,
     MixedSteps,
     Recorder,
-    decode_sizes,
 )
 from roseinfer.engine.logprobs import DeviceLogprobs, step_logprobs
 from roseinfer.engine.runner import Pending, Runner
@@ -67,18 +64,21 @@ class CudaRunner(Runner):
         max_prompt_tokens: int,
         pinned: bool,
         parts: Mapping[int, int],
+        sizes: GraphSizes | None = None,
     ) -> None:
+        self._sizes = sizes or GraphSizes()
+        most_prompts = self._sizes.most_prompts
         self.model, self._attention, self._pool = model, attention, pool
         self._padding_row, device = capacity, pool.device
         self._longest = max_blocks * pool.block_size
         self._last = torch.zeros(capacity + 1, dtype=torch.int64, device=device)
         self._table = torch.zeros(capacity + 1, max_blocks, dtype=torch.int32, device=device)
         self._decoded = torch.zeros(max_batch, dtype=torch.int64, device=device)
-        most_first = max(MAX_PROMPTS, capacity, MOST_ROWS)
+        most_first = max(most_prompts, capacity, MOST_ROWS)
         self._first = torch.zeros(most_first, dtype=torch.int64, device=device)
         self._decode = torch.zeros(2 * max_batch, dtype=torch.int32, device=device)
         self._prompt = torch.zeros(
-            prompt_numbers(max_prompt_tokens, capacity + MAX_PROMPTS), dtype=torch.int32, device=device
+            prompt_numbers(max_prompt_tokens, capacity + most_prompts), dtype=torch.int32, device=device
         )
         self._lines = Lines(*self._table.shape)
         self._decode_in = Inbox(len(self._decode) + self._lines.size, device, pinned=pinned)
@@ -92,7 +92,7 @@ class CudaRunner(Runner):
         sides = max(parts.values(), default=1) - 1
         self._sides = [torch.cuda.Stream() for _ in range(sides)]  # type: ignore[no-untyped-call]
         self._max_batch, self._max_prompt_tokens = max_batch, max_prompt_tokens
-        self.decode_sizes = decode_sizes(max_batch)
+        self.decode_sizes = self._sizes.decode(max_batch)
         self._contexts = {
             size: [c for c in attention.contexts(size) if c <= self._longest] if model.by_context else [0]
             for size in self.decode_sizes
@@ -113,16 +113,17 @@ class CudaRunner(Runner):
         """
         prompts = prompts and self.model.config.state_shape is None
         capture = Recorder()
-        most = min(mixed.tokens if mixed.cut else PROMPT_TOKENS[-1], self._max_prompt_tokens)
-        for size in reversed([size for size in PROMPT_TOKENS if size <= most] if prompts else []):
-            self.prompt_graphs[size] = capture(partial(self._prompt_step, size, MAX_PROMPTS))
+        sizes, room = self._sizes, self._sizes.most_prompts
+        most = min(mixed.tokens if mixed.cut else sizes.prompts[-1], self._max_prompt_tokens)
+        for size in reversed([size for size in sizes.prompts if size <= most] if prompts else []):
+            self.prompt_graphs[size] = capture(partial(self._prompt_step, size, room))
         for size in reversed(self.decode_sizes):
             for context in self._contexts[size]:
                 self.decode_graphs[size, context] = capture(partial(self._decode_step, size, context))
         self._paged = mixed.cut
-        for sizes in mixed.sizes(self._max_batch, self._max_prompt_tokens) if prompts else []:
-            self.mixed_graphs[sizes] = capture(partial(self._mixed_step, *sizes, MAX_PROMPTS))
-        for size in reversed(VERIFY_ROWS if verifies and self.model.mixes else ()):
+        for pair in sizes.mixed(mixed, self._max_batch, self._max_prompt_tokens) if prompts else []:
+            self.mixed_graphs[pair] = capture(partial(self._mixed_step, *pair, room))
+        for size in reversed(sizes.verify if verifies and self.model.mixes else ()):
             self.mixed_graphs[size, 0] = capture(partial(self._mixed_step, size, 0, size))
         for box in (self._decode_in, self._prompt_in, self._decoded_out, self._first_out, self._mixed_out):
             box.reset()
@@ -186,7 +187,7 @@ class CudaRunner(Runner):
             return tokens >= count and rows >= decodes and (rows > 0) == (decodes > 0)
 
         sizes = None
-        if takes_keys and prompts <= MAX_PROMPTS:
+        if takes_keys and prompts <= self._sizes.most_prompts:
             sizes = min((sizes for sizes in self.mixed_graphs if fits(*sizes)), key=sum, default=None)
         if sizes is None:
             with named_range("roseinfer.model.forward.eager"):
@@ -197,7 +198,7 @@ class CudaRunner(Runner):
             room = prompts
         else:
             with named_range("roseinfer.model.forward.cuda_graph_replay"):
-                room = MAX_PROMPTS if decodes else sizes[0]
+                room = self._sizes.most_prompts if decodes else sizes[0]
                 self._send_prompts(batch, sizes[0], room)
                 self._send_decode(batch, sizes[1])
                 captured = self.mixed_graphs[sizes]
@@ -284,11 +285,11 @@ class CudaRunner(Runner):
         count, prompts = batch.decode_start, max(len(batch.segments), len(batch.prefill_requests))
         fresh = not any(segment.context for segment in batch.segments)
         size = min((s for s in self.prompt_graphs if s >= count), default=None) if fresh else None
-        if size is None or prompts > MAX_PROMPTS:
+        if size is None or prompts > self._sizes.most_prompts:
             self._send_prompts(batch, count, prompts)
             logits = self._prompt_step(count, prompts, self._attention.prompts(batch))
         else:
-            self._send_prompts(batch, size, MAX_PROMPTS)
+            self._send_prompts(batch, size, self._sizes.most_prompts)
             captured = self.prompt_graphs[size]
             captured.graph.replay()
             logits = captured.logits

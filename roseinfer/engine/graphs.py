@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import msgspec
 import torch
@@ -12,22 +12,11 @@ from torch import Tensor
 from roseinfer.scheduler.policies import MIXED_PARTS
 from roseinfer.scheduler.speculation import MOST_ROWS
 
-#: Prompt tokens of the prefill graphs, and the most prompts in one. Larger steps run eagerly. The cost of
-#: padding to the next size was measured on an H200 (2026-11-22, docs/notes/h200.md).
-PROMPT_TOKENS = (
-    16, 32, 64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024, 1280, 1536, 1792, 2048, 3072,
-    4096, 6144, 8192,
-)  # fmt: skip
+#: The most prompts in a graph.
 MAX_PROMPTS = 64
-#: Rows of the graphs for steps that verify drafts.
-VERIFY_ROWS = (4, 8, 16, 32, MOST_ROWS)
 #: The most rows of a large model's step with a graph. Larger steps take longer to compute (some 35 ms for an
 #: 8B model) than to launch, and without a graph they need no padding. Measured on an H200, 2026-11-24.
 LARGE_ROWS = 2048
-#: Decode batch sizes of the graphs for mixed steps with whole prompts, which run when many requests decode.
-WHOLE_SIZES = tuple(MIXED_PARTS)[1:]
-#: Prompt tokens of those graphs are multiples of this.
-WHOLE_STRIDE = 256
 #: Steps that may be in flight.
 SLOTS = 4
 
@@ -39,23 +28,8 @@ class MixedSteps(msgspec.Struct, frozen=True):
     tokens: int = 0
     cut: bool = False
 
-    def sizes(self, max_batch: int, max_tokens: int) -> list[tuple[int, int]]:
-        """(prompt tokens, decode batch size) of every graph, the largest first: at most `max_tokens` and
-        `max_batch`."""
-        if self.cut:
-            pairs = [
-                (self.tokens * part // parts - batch, batch)
-                for batch, parts in _up_to(max_batch, MIXED_PARTS).items()
-                for part in range(1, parts + 1)
-            ]
-        else:
-            sizes = [size for size in PROMPT_TOKENS if size <= self.tokens and size % WHOLE_STRIDE == 0]
-            batches = _up_to(max_batch, dict.fromkeys(WHOLE_SIZES, 0))
-            pairs = [(size, batch) for batch in batches for size in sizes]
-        return sorted((pair for pair in pairs if PROMPT_TOKENS[0] <= pair[0] <= max_tokens), reverse=True)
 
-
-def _up_to(max_batch: int, sizes: dict[int, int]) -> dict[int, int]:
+def _up_to(max_batch: int, sizes: Mapping[int, int]) -> dict[int, int]:
     """The `sizes` below `max_batch`, then `max_batch` with the value of the first size that holds it, if
     any."""
     some = {size: parts for size, parts in sizes.items() if size < max_batch}
@@ -76,6 +50,47 @@ def decode_sizes(largest: int) -> tuple[int, ...]:
     sizes = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 40, 48, 56, 64, *range(80, 160, 16), *range(160, 257, 32)]
     sizes += range(320, largest, 64)
     return (*(size for size in sizes if size < largest), largest)
+
+
+@dataclass(frozen=True)
+class GraphSizes:
+    """Sizes of the steps that are captured. Larger ones run eagerly.
+
+    Args:
+        prompts: prompt tokens of prefill steps. The cost of padding to the next size was measured on an H200
+            (2026-11-22, docs/notes/h200.md).
+        verify: rows of steps that verify drafts.
+        parts: decode batch sizes of mixed steps, and for chunked prompts how many graphs each has, with other
+            numbers of prompt tokens. With whole prompts all but the first, as many requests decode then.
+        stride: prompt tokens of mixed steps with whole prompts are multiples of it.
+        most_prompts: prompts in a step.
+        decode: returns the decode batch sizes up to the largest one.
+    """
+
+    prompts: tuple[int, ...] = (
+        16, 32, 64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024, 1280, 1536, 1792, 2048, 3072,
+        4096, 6144, 8192,
+    )  # fmt: skip
+    verify: tuple[int, ...] = (4, 8, 16, 32, MOST_ROWS)
+    parts: Mapping[int, int] = field(default_factory=lambda: MIXED_PARTS)
+    stride: int = 256
+    most_prompts: int = MAX_PROMPTS
+    decode: Callable[[int], tuple[int, ...]] = decode_sizes
+
+    def mixed(self, steps: MixedSteps, max_batch: int, max_tokens: int) -> list[tuple[int, int]]:
+        """(prompt tokens, decode batch size) of every graph of `steps`, the largest first: at most
+        `max_tokens` and `max_batch`."""
+        if steps.cut:
+            pairs = [
+                (steps.tokens * part // parts - batch, batch)
+                for batch, parts in _up_to(max_batch, self.parts).items()
+                for part in range(1, parts + 1)
+            ]
+        else:
+            sizes = [size for size in self.prompts if size <= steps.tokens and size % self.stride == 0]
+            batches = _up_to(max_batch, dict.fromkeys([*self.parts][1:], 0))
+            pairs = [(size, batch) for batch in batches for size in sizes]
+        return sorted((pair for pair in pairs if self.prompts[0] <= pair[0] <= max_tokens), reverse=True)
 
 
 class Recorder:

@@ -29,10 +29,10 @@ from roseinfer.attention import cuda_paged, prefill_backends
 from roseinfer.attention.cuda_paged import CudaPagedAttention, Decodes
 from roseinfer.batch import Batch, Ints
 from roseinfer.config import EngineConfig
-from roseinfer.engine import choose, core, cuda, drafts, graphs
+from roseinfer.engine import choose, core, cuda, drafts
 from roseinfer.engine.core import Engine
 from roseinfer.engine.cuda import CudaRunner
-from roseinfer.engine.graphs import MixedSteps
+from roseinfer.engine.graphs import GraphSizes, MixedSteps
 from roseinfer.engine.load import LoadedModel
 from roseinfer.engine.ranks.cuda_runner import ParallelCudaRunner
 from roseinfer.engine.ranks.group import step_sizes
@@ -58,6 +58,8 @@ pytestmark = [
 ]
 
 CPU = torch.device("cpu")
+#: Of few graphs: small prompts, few requests.
+SIZES = GraphSizes((6, 12), (2, 3), {2: 4, 4: 4}, stride=12, most_prompts=3, decode=lambda most: (1, most))
 
 
 class Event:
@@ -101,14 +103,6 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    for module in (cuda, graphs):
-        monkeypatch.setattr(module, "PROMPT_TOKENS", (6, 12))
-    monkeypatch.setattr(graphs, "MIXED_PARTS", {2: 4, 4: 4})
-    monkeypatch.setattr(graphs, "WHOLE_SIZES", (2, 4))
-    monkeypatch.setattr(graphs, "WHOLE_STRIDE", 12)
-    monkeypatch.setattr(cuda, "MAX_PROMPTS", 3)
-    monkeypatch.setattr(cuda, "VERIFY_ROWS", (2, 3))
-    monkeypatch.setattr(cuda, "decode_sizes", lambda most: (1, most))
     for name in ("kernels.triton.delta_prompts", "models.hybrid_cuda"):
         monkeypatch.setattr(f"roseinfer.{name}.CHUNK", 16)
 
@@ -127,6 +121,7 @@ def runner(model: Model, pool: KVPool, config: EngineConfig, limits: StepLimits,
         "max_prompt_tokens": max(limits.prefill_max_tokens, limits.max_model_len),
         "pinned": False,
         "parts": {},
+        "sizes": SIZES,
     }
     kind = CudaRunner if group is None else partial(ParallelCudaRunner, group)
     cuda_runner = kind(*parts, **settings)
@@ -134,7 +129,7 @@ def runner(model: Model, pool: KVPool, config: EngineConfig, limits: StepLimits,
     mixed = MixedSteps(12, cut) if config.mixed_steps else MixedSteps()
     verifies = config.speculate is not None
     cuda_runner.capture(prompts=True, mixed=mixed, verifies=verifies)
-    mixed_graphs = 0 if not config.mixed_steps else 4 if cut else 2
+    mixed_graphs = 0 if not config.mixed_steps else 4 if cut else 1
     assert len(cuda_runner.mixed_graphs) == mixed_graphs + 2 * (verifies and model.mixes)
     return cuda_runner
 
