@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
 
-import platformdirs
 import torch
 from torch import Tensor
 from torch._C._profiler import _RecordFunctionFast
+
+from roseinfer.kernels.cache import cache_folder
 
 HERE = Path(__file__).parent
 SOURCES = sorted(HERE.glob("*.cpp"))
@@ -28,12 +29,6 @@ POINTER, LONG, INT, FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, cty
 
 class BuildError(Exception):
     """The kernels cannot be built here. The message says why."""
-
-
-def cache_folder() -> Path:
-    """Folder of built kernels: ROSEINFER_CACHE, else the user's cache folder."""
-    folder = os.environ.get("ROSEINFER_CACHE")
-    return Path(folder).expanduser() if folder else platformdirs.user_cache_path("roseinfer")
 
 
 def load_library() -> ctypes.CDLL:

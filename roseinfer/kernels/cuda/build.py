@@ -1,18 +1,24 @@
-"""Compiles CUDA C++ with NVRTC, which comes with PyTorch: no CUDA toolkit is needed."""
+"""Compiles CUDA C++ with NVRTC, which comes with PyTorch: no CUDA toolkit is needed. Binaries are kept in the
+user's cache folder."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import re
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from roseinfer.kernels.cache import cache_folder, keep
 from roseinfer.kernels.cuda.launch import Kernel
 
 log = logging.getLogger(__name__)
 _FOLDER = Path(__file__).parent
+_OPTIONS = ("--use_fast_math",)
 
 
 #: Macros of a small kernel, which is compiled to see whether any can be.
@@ -53,10 +59,25 @@ def kernel(file: str, function: str, *defines: tuple[str, int | float]) -> Kerne
     parts += [f"#define {macro} {value}" for macro, value in defines]
     source = "\n".join([*parts, with_includes(f"{file}.cu")])
     try:
-        compiled = torch.cuda._compile_kernel(source, function, nvcc_options=["--use_fast_math"])
+        return Kernel(_loaded(source, function))
     except (RuntimeError, OSError) as error:
         raise BuildError(f"{file}.cu: {error}") from error
-    return Kernel(compiled)
+
+
+def _loaded(source: str, function: str) -> Any:
+    """The function on the GPU, from the cache folder or compiled: as `torch.cuda._compile_kernel` has it."""
+    utils: Any = torch.cuda._utils
+    made_for = torch.__version__, torch.version.cuda, torch.cuda.get_device_capability()
+    key = hashlib.sha256(repr((made_for, _OPTIONS, function, source)).encode()).hexdigest()
+    path = cache_folder() / f"cuda-{key[:32]}.cubin"
+    try:
+        return utils._cuda_load_module(path.read_bytes(), [function])[function]
+    except (RuntimeError, OSError):  # it is not there, or not a binary for this GPU
+        binary, name = utils._nvrtc_compile(source, function, nvcc_options=list(_OPTIONS))
+    loaded = utils._cuda_load_module(binary, [name])[name]
+    with suppress(OSError):
+        keep(path, binary)
+    return loaded
 
 
 def with_includes(name: str) -> str:

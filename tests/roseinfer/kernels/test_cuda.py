@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 
 from roseinfer.attention import prefill_backends
 from roseinfer.kernels.capability import is_hopper, is_large_hopper, shared_memory
-from roseinfer.kernels.cuda import paged_decode
+from roseinfer.kernels.cuda import build, paged_decode
 from roseinfer.kernels.cuda.build import with_includes
 
 
@@ -77,3 +78,36 @@ def test_flash_attention_3_is_for_compute_capability_9(gpu, runs, monkeypatch):
     monkeypatch.setattr(prefill_backends, "FlashAttention3", object)
     backend = prefill_backends.choose(None, 128, torch.bfloat16, gpu)
     assert backend.name == ("flash-attn-3" if runs else "triton")
+
+
+def test_binaries_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the same source and GPU. What cannot be loaded is compiled again, as is all without a folder."""
+    compiled: list[str] = []
+
+    def compile_now(source: str, name: str, *, nvcc_options: list[str]) -> tuple[bytes, str]:
+        compiled.append(source)
+        return b"binary of " + source.encode(), name
+
+    def load(binary: bytes, names: list[str]) -> dict[str, SimpleNamespace]:
+        if not binary.startswith(b"binary of "):
+            raise RuntimeError("CUDA error: device kernel image is invalid")
+        return {name: SimpleNamespace(func=binary) for name in names}
+
+    def loaded(source: str) -> int:
+        """Return how often it has been compiled."""
+        assert build._loaded(source, "f").func == b"binary of " + source.encode()
+        return compiled.count(source)
+
+    monkeypatch.setattr(torch.cuda._utils, "_nvrtc_compile", compile_now)
+    monkeypatch.setattr(torch.cuda._utils, "_cuda_load_module", load)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    monkeypatch.setenv("ROSEINFER_CACHE", str(tmp_path / "cache"))
+    assert [loaded("a"), loaded("b"), loaded("a"), loaded("b")] == [1, 1, 1, 1]
+    for file in (tmp_path / "cache").iterdir():
+        file.write_bytes(b"")
+    assert [loaded("a"), loaded("a")] == [2, 2]
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (12, 0))
+    assert loaded("a") == 3
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ROSEINFER_CACHE", str(tmp_path / "file" / "below"))
+    assert [loaded("a"), loaded("a")] == [4, 5]
