@@ -15,7 +15,7 @@ ATTACK_SECONDS ?= 20
 
 # Tests start hundreds of processes, and each would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
-# Tests wait for servers half of their time: a worker more than there are cores.
+# Tests wait for servers half of their time: twice as many workers as there are cores.
 WORKERS = -n $(shell echo $$(( 2 * $$(nproc) ))) --maxprocesses 8
 
 # Without an NVIDIA GPU, PyTorch without CUDA: 0.2 GB instead of 3. Where its index is out of reach, PyPI's.

@@ -60,9 +60,10 @@ class GraphSizes:
         prompts: prompt tokens of prefill steps. The cost of padding to the next size was measured on an H200
             (2026-11-22, docs/notes/h200.md).
         verify: rows of steps that verify drafts.
-        parts: decode batch sizes of mixed steps, and for chunked prompts how many graphs each has, with other
-            numbers of prompt tokens. With whole prompts all but the first, as many requests decode then.
-        stride: prompt tokens of mixed steps with whole prompts are multiples of it.
+        parts: decode batch sizes of mixed steps with chunked prompts, and how many graphs each has, which
+            differ in their prompt tokens.
+        whole: decode batch sizes of mixed steps with whole prompts, which run when many requests decode.
+        stride: prompt tokens of those are multiples of it.
         most_prompts: prompts in a step.
         decode: returns the decode batch sizes up to the largest one.
     """
@@ -73,6 +74,7 @@ class GraphSizes:
     )  # fmt: skip
     verify: tuple[int, ...] = (4, 8, 16, 32, MOST_ROWS)
     parts: Mapping[int, int] = field(default_factory=lambda: MIXED_PARTS)
+    whole: tuple[int, ...] = tuple(MIXED_PARTS)[1:]
     stride: int = 256
     most_prompts: int = MAX_PROMPTS
     decode: Callable[[int], tuple[int, ...]] = decode_sizes
@@ -88,7 +90,7 @@ class GraphSizes:
             ]
         else:
             sizes = [size for size in self.prompts if size <= steps.tokens and size % self.stride == 0]
-            batches = _up_to(max_batch, dict.fromkeys([*self.parts][1:], 0))
+            batches = _up_to(max_batch, dict.fromkeys(self.whole, 0))
             pairs = [(size, batch) for batch in batches for size in sizes]
         return sorted((pair for pair in pairs if self.prompts[0] <= pair[0] <= max_tokens), reverse=True)
 

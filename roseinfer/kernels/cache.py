@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import platformdirs
@@ -15,9 +17,11 @@ def cache_folder() -> Path:
     return Path(folder).expanduser() if folder else platformdirs.user_cache_path("roseinfer")
 
 
-def keep(path: Path, binary: bytes) -> None:
-    """Write a file of that folder, whole or not at all. Raises OSError."""
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Yield a file in a new folder, which becomes `path` once it is written. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        Path(folder, path.name).write_bytes(binary)
-        Path(folder, path.name).replace(path)
+        partial = Path(folder, path.name)
+        yield partial
+        partial.replace(path)

@@ -69,7 +69,8 @@ class Weights:
     def get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         """The tensor `name`. Raises ConfigError when it is missing, of another shape, or quantized."""
         with self._stored(name, shape) as (tensors, stored_name):
-            return self._uploaded(tensors.get_tensor(stored_name))
+            tensor: torch.Tensor = tensors.get_tensor(stored_name)
+        return self._uploaded(tensor)
 
     def _uploaded(self, tensor: torch.Tensor) -> torch.Tensor:
         large = self._device.type == "cuda" and tensor.numel() >= _LARGE

@@ -7,7 +7,6 @@ import hashlib
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 from torch._C._profiler import _RecordFunctionFast
 
-from roseinfer.kernels.cache import cache_folder
+from roseinfer.kernels.cache import cache_folder, whole_file
 
 HERE = Path(__file__).parent
 SOURCES = sorted(HERE.glob("*.cpp"))
@@ -102,10 +101,8 @@ class Call(partial[None]):
 
 
 def _build(compiler: str, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        linked = Path(folder, "kernels.so")
-        objects = {source: str(Path(folder, source.stem + ".o")) for source in SOURCES}
+    with whole_file(path) as linked:
+        objects = {source: str(linked.with_name(source.stem + ".o")) for source in SOURCES}
         for command in (
             *(
                 [compiler, *FLAGS, "-c", str(source), "-o", object_file]
@@ -116,7 +113,6 @@ def _build(compiler: str, path: Path) -> None:
             compilation = subprocess.run(command, capture_output=True, text=True)
             if compilation.returncode:
                 raise BuildError(f"{compiler} failed: {compilation.stderr.strip()[-400:]}")
-        linked.replace(path)
 
 
 def _cpu_flags() -> str:

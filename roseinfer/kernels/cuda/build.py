@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from roseinfer.kernels.cache import cache_folder, keep
+from roseinfer.kernels.cache import cache_folder, whole_file
 from roseinfer.kernels.cuda.launch import Kernel
 
 log = logging.getLogger(__name__)
@@ -75,8 +75,8 @@ def _loaded(source: str, function: str) -> Any:
     except (RuntimeError, OSError):  # it is not there, or not a binary for this GPU
         binary, name = utils._nvrtc_compile(source, function, nvcc_options=list(_OPTIONS))
     loaded = utils._cuda_load_module(binary, [name])[name]
-    with suppress(OSError):
-        keep(path, binary)
+    with suppress(OSError), whole_file(path) as partial:
+        partial.write_bytes(binary)
     return loaded
 
 

@@ -59,7 +59,7 @@ pytestmark = [
 
 CPU = torch.device("cpu")
 #: Of few graphs: small prompts, few requests.
-SIZES = GraphSizes((6, 12), (2, 3), {2: 4, 4: 4}, stride=12, most_prompts=3, decode=lambda most: (1, most))
+SIZES = GraphSizes((6, 12), (2, 3), {2: 4, 4: 4}, (2, 4), 12, most_prompts=3, decode=lambda most: (1, most))
 
 
 class Event:
@@ -129,7 +129,7 @@ def runner(model: Model, pool: KVPool, config: EngineConfig, limits: StepLimits,
     mixed = MixedSteps(12, cut) if config.mixed_steps else MixedSteps()
     verifies = config.speculate is not None
     cuda_runner.capture(prompts=True, mixed=mixed, verifies=verifies)
-    mixed_graphs = 0 if not config.mixed_steps else 4 if cut else 1
+    mixed_graphs = 0 if not config.mixed_steps else 4 if cut else 2
     assert len(cuda_runner.mixed_graphs) == mixed_graphs + 2 * (verifies and model.mixes)
     return cuda_runner
 
