@@ -77,6 +77,8 @@ class Loop:
         before = self._clock()
         self._in_flight = self._launch() if self._overlap and not waits else None
         launched = self._clock()
+        if (costs := self._scheduler.costs) is not None:
+            costs.update()  # while the device computes
         tokens = pending.tokens()
         self._measure(batch, before, launched)
         result, logprobs = self._scheduler.process(batch, tokens), pending.logprobs()

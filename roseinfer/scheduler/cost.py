@@ -102,11 +102,12 @@ class StepCosts:
         at = self._noted[kind] % RECENT
         self._steps[kind, at], self._seconds[kind, at] = step, seconds
         self._noted[kind] += 1
-        new = sum(self._noted) - self._fitted
-        if min(self._noted) >= FEWEST and new >= (NEW if self.cost else 1):
-            self._fit(new)
 
-    def _fit(self, new: int) -> None:
+    def update(self) -> None:
+        """Fit the model again where enough steps are new, which takes half a millisecond."""
+        new = sum(self._noted) - self._fitted
+        if min(self._noted) < FEWEST or new < (NEW if self.cost else 1):
+            return
         counts = [min(noted, RECENT) for noted in self._noted]
         steps, seconds = (
             np.concatenate([kind[:count] for kind, count in zip(all_, counts, strict=True)])

@@ -11,13 +11,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from roseinfer.batch import NO_INTS, Batch, Segment
+from roseinfer.batch import NO_INTS, Batch, Ints, Segment
 from roseinfer.config import EngineConfig
+from roseinfer.engine.loop import Loop
 from roseinfer.engine.pace import FEWEST, LEAST, LONGEST, MOST, RECENT, Pace
+from roseinfer.engine.runner import Pending, Runner
+from roseinfer.engine.sampler import SamplingBatch
 from roseinfer.engine.step_arrays import prompt_arrays, prompt_numbers, put_decode, put_prompts
 from roseinfer.engine.warmup import warm_up
+from roseinfer.kvcache.blocks import BlockAllocator
+from roseinfer.kvcache.prefix import NoPrefixCache
 from roseinfer.request.limits import Limits
 from roseinfer.request.params import SamplingParams
+from roseinfer.scheduler.cost import StepCosts
+from roseinfer.scheduler.policies import Policies
+from roseinfer.scheduler.request import Request
+from roseinfer.scheduler.running import Running
+from roseinfer.scheduler.scheduler import Scheduler
+from roseinfer.scheduler.weighed import Weighed
 
 
 @pytest.mark.parametrize("most", [1, 2, 4096])
@@ -156,3 +167,32 @@ def test_requests_that_decode_and_padding() -> None:
     put_decode(array, BATCH, 4, ROWS, PADDING_ROW)
     assert array[:ROWS].tolist() == [1, 0, PADDING_ROW, PADDING_ROW, -7, -7]
     assert array[ROWS:].tolist() == [31, 41, 0, 0, -7, -7]
+
+
+def test_costs_are_fitted_while_the_device_computes() -> None:
+    """Neither before the next step is launched, nor once the tokens are there."""
+    happened, costs = list[str](), StepCosts()
+    costs.update = lambda: happened.append("fit")  # type: ignore[method-assign]
+
+    class Device(Runner, Pending):
+        def launch(self, batch: Batch, sampling: SamplingBatch) -> Pending:
+            happened.append("launch")
+            self._count = len(batch.requests)
+            return self
+
+        def tokens(self) -> Ints:
+            happened.append("tokens")
+            return np.full(self._count, 5)
+
+        def logprobs(self) -> None:
+            return None
+
+    running, allocator = Running(2, 64, 16), BlockAllocator(8)
+    policies = Policies(2, 2, 64, composition=Weighed(costs), costs=costs)
+    scheduler = Scheduler(running, allocator, NoPrefixCache(allocator, 16), policies, ())
+    prompt = np.zeros(4, dtype=np.int32)
+    scheduler.add(Request(0, prompt, SamplingParams(3), 0.0, prompt))
+    loop = Loop(scheduler, running, Device(), overlap=True)
+    while loop.step() is not None:
+        pass
+    assert happened == ["launch", *["launch", "fit", "tokens"] * 2, "fit", "tokens"]

@@ -107,6 +107,7 @@ def noted(costs: StepCosts, count: int, cost: StepCost, slow: float = 1.0) -> No
         lengths = rng.integers(1, 2000, rng.integers(0 if prompts else 1, 64))
         batch: Any = SimpleNamespace(segments=prompts, decode_lengths=lengths, verifying=0)
         costs.note(batch, cost.seconds(batch) * slow)
+        costs.update()
 
 
 @settings(max_examples=10)
