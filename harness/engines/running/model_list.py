@@ -174,6 +174,8 @@ def _ask(target: Target, wait_s: float) -> tuple[int, str]:
                 break
             fault = refusal(target, f"GET {models_path(target)}", status, content)
         if time.monotonic() >= until:
+            if wait_s:
+                fault.message += f", after {wait_s:g} s of --wait-ready"
             raise fault
         time.sleep(_POLL_S)
     if status // 100 == 3 or status == 401 or (status == 400 and "HTTPS" in content):
@@ -230,7 +232,7 @@ def no_answer(target: Target, error: Exception) -> EngineError:
         )
     return EngineError(
         f"no server answers at {place}: {error}",
-        "start it, check the address, or wait for it with --wait-ready 60",
+        "start it, check the address, or wait for it with --wait-ready SECONDS",
     )
 
 

@@ -188,7 +188,7 @@ def test_nothing_listens(start_mock: Any, bench: Any, quick: list[str]) -> None:
     message, hint = done.err.splitlines()[-2:]
     assert message.startswith(f"bench: nothing could be measured: openai: no server answers at {where}")
     assert hint.startswith(
-        "  hint: start it, check the address, or wait for it with --wait-ready 60; then finish the run with "
+        "  hint: start it, check the address, or wait for it with --wait-ready SECONDS; then finish "
     )
     assert "Traceback" not in done.err
     for page in (report, report.with_name("summary.md")):

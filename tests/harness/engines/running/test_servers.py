@@ -188,6 +188,14 @@ def test_a_model_that_is_named_needs_a_server_and_its_key(address: str) -> None:
     assert "no server answers" in nobody.message and "--wait-ready" in nobody.hint
 
 
+@pytest.mark.parametrize("seconds", [0, 0.25])
+def test_a_server_that_does_not_get_ready_in_its_time(address: str, seconds: float) -> None:
+    for url in (f"http://127.0.0.1:{free_port()}", f"{address}/503"):
+        with pytest.raises(EngineError) as raised:
+            served_model(Address(url).target(), None, seconds)
+        assert ("after 0.25 s" in raised.value.message) == (seconds > 0)
+
+
 def test_a_model_that_the_server_lacks_is_refused_with_those_that_it_lists(address: str):
     error = fault(f"{address}/several", model="nope")
     place = address.removeprefix("http://")
