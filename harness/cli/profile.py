@@ -26,7 +26,7 @@ from harness.profiling.subject import begin_run, open_subject
 from harness.report.render import write_outputs, write_run_outputs
 from harness.report.tables.profiles import difference, figure_tables, gap_table
 from harness.runs.events import CaptureDone, CaptureSkipped, CaptureStarting, CaptureWaiting, Event
-from harness.runs.folder import MANIFEST, lock_run, results_name
+from harness.runs.folder import MANIFEST, check_folder, lock_run, results_name
 from harness.runs.reader import Run
 from harness.schema.base import first_fault, split_option
 from harness.schema.load import ClosedLoop, Load, RequestRate, TraceLoad
@@ -260,6 +260,7 @@ def _differing(a: dict[str, object], b: dict[str, object]) -> list[str]:
 
 
 def _figures(run: Path) -> list[ProfileFigures]:
+    check_folder(run)
     profiles = read_profiles(run)
     if profiles is None or not profiles.figures:
         raise UsageError(f"{run} has no profile", f"run `bench profile {run}`")

@@ -91,7 +91,7 @@ def check_trust(
 def check_run(folder: Path, trust: bool) -> None:
     """`check_trust` of a run; where there is none, whoever opens it says so."""
     if (folder / RUN).is_file():
-        check_trust(folder, read_info(folder, "").settings, trust)
+        check_trust(folder, read_info(folder).settings, trust)
 
 
 def _wishes(settings: CommonSettings, names: Collection[str]) -> Iterator[str]:

@@ -117,7 +117,7 @@ def open_subject(
         UsageError: the folder holds no run, the run has no such load or engine, no engine of it is there, or
             it is of a GPU and there is none.
     """
-    info = read_info(folder, "name the folder of a run, such as outputs/…/online_…")
+    info = read_info(folder)
     settings = _in_flight(info.settings)
     if settings.device == "cuda" and not gpu.available():
         raise UsageError(

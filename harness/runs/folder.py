@@ -22,6 +22,8 @@ ONLINE_RESULTS, OFFLINE_RESULTS = "online_results.json", "offline_results.json"
 REQUESTS_TABLE = "requests.parquet"
 MANIFEST, FIGURES = "profile_manifest.json", "profiles/figures.json"
 
+#: What to give instead of a folder that has no run.
+_NAME_ONE = "name the folder of a run, such as outputs/…/online_…"
 #: Where runs go without `--out`: below the folder in which the command is given.
 DEFAULT = Path("outputs/benchmarks/serving")
 
@@ -57,9 +59,8 @@ def lock_run(folder: Path) -> Iterator[None]:
     """No other process works on the run in `folder` inside.
 
     Raises:
-        UsageError: Another process does, there is no such folder, or it holds links or devices.
+        UsageError: Another process does, or there is no such folder.
     """
-    check_contents(folder)
     with ExitStack() as stack:
         try:
             stack.enter_context(locked(folder))
@@ -67,20 +68,27 @@ def lock_run(folder: Path) -> Iterator[None]:
             raise UsageError(f"the run in {folder} is still going on", "wait for its end") from None
         except OSError as error:
             why = os.strerror(error.errno or 0)
-            raise UsageError(f"{folder} holds no run: {why}", "name the folder of a run") from None
+            raise UsageError(f"{folder} holds no run: {why}", _NAME_ONE) from None
         yield
 
 
-def read_info(folder: Path, hint: str) -> RunInfo:
+def check_folder(folder: Path) -> None:
+    """Raise UsageError where a folder holds no run, or one with links or devices."""
+    if not folder.is_dir():
+        why = "is not a folder" if folder.exists() else "does not exist"
+        raise UsageError(f"{folder} {why}", _NAME_ONE)
+    if not (folder / RUN).exists():
+        raise UsageError(f"{folder} holds no run: there is no {RUN} in it", _NAME_ONE)
+    check_contents(folder)
+
+
+def read_info(folder: Path) -> RunInfo:
     """Return the content of a run's `run.json`.
 
     Raises:
-        UsageError: There is none, with `hint`, it is not of this version, or it holds links or devices.
+        UsageError: There is none, it is not of this version, or the folder holds links or devices.
     """
-    check_contents(folder)
-    if not (folder / RUN).is_file():
-        why = f"holds no run: there is no {RUN} in it" if folder.exists() else "does not exist"
-        raise UsageError(f"{folder} {why}", hint)
+    check_folder(folder)
     return read_stored(folder / RUN, RunInfo)
 
 
@@ -95,7 +103,7 @@ def resume_command(folder: Path) -> str:
     Raises:
         UsageError: It is no run of this version.
     """
-    info = read_info(folder, "name the folder of a run")
+    info = read_info(folder)
     return f"bench {info.subcommand} --resume {shlex.quote(str(folder))}"
 
 

@@ -13,7 +13,6 @@ import pandas as pd
 
 from harness.engines.registry import in_order
 from harness.errors import UsageError
-from harness.files import check_contents
 from harness.metrics.contrast import compare_points
 from harness.metrics.estimates import measure
 from harness.metrics.recovery import recoveries
@@ -29,7 +28,7 @@ from harness.runs.folder import (
     OFFLINE_RESULTS,
     ONLINE_RESULTS,
     REQUESTS_TABLE,
-    RUN,
+    check_folder,
     read_info,
     results_name,
     resume_command,
@@ -121,10 +120,7 @@ def load_run(path: str | Path, *, trust: bool = False) -> Run:
         UsageError: it is not a run folder, is unfinished, or a file in it is missing or broken.
     """
     path = Path(path)
-    if not path.is_dir():
-        why = "is not a folder" if path.exists() else "does not exist"
-        raise UsageError(f"{path} {why}", "name the folder of a run, such as outputs/…/online_…")
-    check_contents(path)
+    check_folder(path)
     if (name := results_name(path)) is not None:
         again = f"remove it, and `bench report {path}` computes it again"
         hint = again if (path / JOURNAL).is_file() else OTHER_VERSION
@@ -135,7 +131,7 @@ def load_run(path: str | Path, *, trust: bool = False) -> Run:
             return Run(path, stored, **tables, groups=groups)
         computed = recompute(stored, groups, tables["server"])
         return Run(path, computed, **tables, groups=groups, disagreements=disagreements(stored, computed))
-    if (path / RUN).is_file() and ((info := read_info(path, "")).kind == "online" or info.order):
+    if (info := read_info(path)).kind == "online" or info.order:
         raise UsageError(f"the run in {path} is not finished", f"finish it: {resume_command(path)}")
     raise UsageError(
         f"{path} holds neither {ONLINE_RESULTS} nor {OFFLINE_RESULTS}", "name the folder of a finished run"
@@ -153,7 +149,7 @@ def load_unmeasured(path: Path) -> Run:
     Raises:
         UsageError: It is not a run, or a file of it is broken.
     """
-    info, skipped = read_info(path, "name the folder of a run"), read_skipped(path)
+    info, skipped = read_info(path), read_skipped(path)
     nothing = CellRecords(*(schema.empty_table().to_pandas() for schema in (REQUESTS, CHUNKS)))
     return Run(path, OnlineResults(meta=info, summaries=[], skipped=skipped), **vars(nothing))
 
@@ -167,7 +163,7 @@ def read_raw(path: Path, *, finished: bool = False) -> RawRun:
     Raises:
         UsageError: It is no run, or its tables are missing or broken.
     """
-    info = read_info(path, "name the folder of a run")
+    info = read_info(path)
     if finished and (info.interrupted or not (path / REQUESTS_TABLE).is_file()):
         raise UsageError(f"the run in {path} is not finished", f"finish it: {resume_command(path)}")
     answers, scores = judged_answers(path), task_scores(path)

@@ -84,7 +84,7 @@ class Run:
         Raises:
             UsageError: There is none, nothing was to be measured, or its files do not belong together.
         """
-        info = read_info(folder, "name the folder of a run")
+        info = read_info(folder)
         if info.kind == "offline" and not info.order:
             raise UsageError(f"nothing was to be measured in the run in {folder}", "start a new run")
         run = cls(folder, info, read_skipped(folder))

@@ -264,7 +264,7 @@ def test_a_run_that_cannot_be_profiled_keeps_its_results(shared_mock, bench, qui
         tool="torch", engine="openai", label="openai", cmd=[], n=1, level=Level(in_flight=1, running=1),
         steps=1, output_dir="profiles", log_path="log", wall_s=1,
     )  # fmt: skip
-    manifest = ProfileManifest(meta=read_info(report.parent, ""), runs=[captured])
+    manifest = ProfileManifest(meta=read_info(report.parent), runs=[captured])
     write_json(report.parent / "profile_manifest.json", manifest)
     done = bench("online", "--resume", str(report.parent))
     check_end(done.code, report.parent)

@@ -28,7 +28,7 @@ def test_both_kinds_are_read(online_run, offline_run):
 def test_no_run_and_what_is_not_one(tmp_path):
     with pytest.raises(UsageError, match="no run is named"):
         load_runs([])
-    with pytest.raises(UsageError, match="holds neither"):
+    with pytest.raises(UsageError, match=r"there is no run\.json"):
         load_runs([tmp_path])
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from harness.errors import UsageError
 from harness.profiling.artifacts import read_profiles
-from harness.runs.folder import lock_run, make_folder, read_info
+from harness.runs.folder import RUN, make_folder, read_info
 from harness.runs.reader import load_run
 
 
@@ -25,19 +25,11 @@ def test_runs_of_one_second_are_numbered(tmp_path: Path) -> None:
     assert len(set(folders)) == 3 and all(folder.is_dir() for folder in folders)
 
 
-def enter_lock(run: Path) -> None:
-    with lock_run(run):
-        pass
-
-
-def read_run_json(run: Path) -> None:
-    read_info(run, "")
-
-
-@pytest.mark.parametrize("read", [enter_lock, read_run_json, load_run, read_profiles])
+@pytest.mark.parametrize("read", [read_info, load_run, read_profiles])
 def test_links_and_pipes_are_not_followed(tmp_path: Path, read: Callable[[Path], object]) -> None:
     """A pipe has no end; what is written through a link is a file elsewhere."""
     (run := tmp_path / "run" / "profiles").mkdir(parents=True)
+    (run.parent / RUN).touch()
     (run / "link").symlink_to(tmp_path)
     with pytest.raises(UsageError, match="link is a link"):
         read(run.parent)
@@ -45,3 +37,16 @@ def test_links_and_pipes_are_not_followed(tmp_path: Path, read: Callable[[Path],
     os.mkfifo(run / "figures.json")
     with pytest.raises(UsageError, match=r"figures\.json is a named pipe"):
         read(run.parent)
+
+
+@pytest.mark.parametrize("read", [read_info, load_run])
+def test_a_folder_without_a_run_is_no_run_whatever_else_it_holds(
+    tmp_path: Path, read: Callable[[Path], object]
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path)
+    with pytest.raises(UsageError, match=r"there is no run\.json in it"):
+        read(tmp_path)
+    os.mkfifo(tmp_path / RUN)
+    with pytest.raises(UsageError, match=r"is a (named pipe|link)"):
+        read(tmp_path)
