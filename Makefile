@@ -1,4 +1,6 @@
 # `make help` lists the targets. Everything is installed into .venv on first use.
+# An empty value of these is as none.
+$(foreach name,PYTHON VENV SCALES MODEL ENGINES TRACE N REPEATS ATTACK_SECONDS,$(if $($(name)),,$(eval override undefine $(name))))
 PYTHON ?= python3
 VENV ?= .venv
 SCALES ?= 0.4,0.8,1.6

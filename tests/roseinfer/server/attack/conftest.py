@@ -1,6 +1,6 @@
 """The attack suite: `make attack`. Each test says how many inputs it has tried; a table says what survived.
 
-Its tests are collected only where ATTACK_SECONDS, the seconds of each fuzzer, is set.
+Its tests are collected only where ATTACK_SECONDS, the seconds of each fuzzer, is set and not empty.
 """
 
 from __future__ import annotations
@@ -21,12 +21,27 @@ from hypothesis import strategies as st
 
 from roseinfer import __version__
 
-SECONDS = "ATTACK_SECONDS"
+SECONDS, SEED = "ATTACK_SECONDS", "ATTACK_SEED"
 #: Where `--write-table` puts the table: between these lines.
 DOCUMENT = Path(__file__).parents[4] / "docs/security.md"
 BEGIN, END = "<!-- the table of make attack -->", "<!-- end -->"
 
-collect_ignore_glob = [] if SECONDS in os.environ else ["test_*.py"]
+collect_ignore_glob = [] if os.environ.get(SECONDS) else ["test_*.py"]
+
+
+def environment_number(name: str) -> float:
+    """Number in a variable of the environment, 0 where it is empty or not set. Raises pytest.UsageError."""
+    text = os.environ.get(name) or "0"
+    try:
+        return float(text)
+    except ValueError:
+        raise pytest.UsageError(f"{name}={text} is no number") from None
+
+
+def pytest_configure() -> None:
+    """Read the numbers before anything is attacked."""
+    for name in (SECONDS, SEED):
+        environment_number(name)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -57,7 +72,8 @@ def _list(name: str, measured: list[str]) -> list[str]:
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Print the table, and write it where all has passed."""
-    if SECONDS not in os.environ or hasattr(config, "workerinput"):  # the latter: it has a part of the tests
+    is_worker = hasattr(config, "workerinput")  # which has a part of the tests
+    if not os.environ.get(SECONDS) or is_worker:
         return
     rows: dict[str, list[float]] = {}
     measured: dict[str, list[str]] = {}
@@ -94,7 +110,7 @@ def fuzz(tried: Callable[[int], None]) -> Callable[[Callable[[st.DataObject], No
     """Try a check with ever new examples until its time is over."""
 
     def run(check: Callable[[st.DataObject], None]) -> None:
-        end, examples = time.monotonic() + float(os.environ[SECONDS]), 0
+        end, examples = time.monotonic() + environment_number(SECONDS), 0
 
         def counted(data: st.DataObject) -> None:
             nonlocal examples

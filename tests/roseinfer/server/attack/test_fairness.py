@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import multiprocessing
-import os
 import random
 import shutil
 import time
@@ -17,7 +16,7 @@ import numpy as np
 import pytest
 
 from tests.roseinfer.conftest import TEXT_VOCAB
-from tests.roseinfer.server.attack.conftest import SECONDS
+from tests.roseinfer.server.attack.conftest import SECONDS, SEED, environment_number
 from tests.roseinfer.server.clients import post
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
@@ -171,10 +170,10 @@ def test_floods_of_a_client(serve, text_model, tmp_path, tried, make):
     (folder / "chat_template.jinja").write_text(TEMPLATE)
     options = ("--frontend-processes", "1", "--max-active-requests", "128")
     server = serve(*options, folder=folder, environment={"ROSEINFER_API_KEY": "\n".join(KEYS)})
-    seconds = max(4.0, float(os.environ[SECONDS]) / 4)
+    seconds = max(4.0, environment_number(SECONDS) / 4)
     alone = asyncio.run(Observed().watch(server.port, seconds / 2))
     sent = multiprocessing.get_context("fork").Value("q", 0)
-    attack = (server.port, make, int(os.environ.get("ATTACK_SEED", "0")), seconds + 1, sent)
+    attack = (server.port, make, int(environment_number(SEED)), seconds + 1, sent)
     attacker = multiprocessing.get_context("fork").Process(target=flood, args=attack)
     attacker.start()
     time.sleep(1)

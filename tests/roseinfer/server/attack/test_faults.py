@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 import resource
@@ -19,7 +18,7 @@ import psutil
 import pytest
 
 from tests.roseinfer.conftest import TEXT_VOCAB
-from tests.roseinfer.server.attack.conftest import SECONDS
+from tests.roseinfer.server.attack.conftest import SECONDS, environment_number
 from tests.roseinfer.server.clients import connect, post, read_all, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
@@ -141,7 +140,7 @@ ROOT = Path(__file__).parents[4]
 
 def test_soak(tried: Callable[[int], None]) -> None:
     """Clients that leave in nine ways, and that stay: right answers, flat memory, every block free."""
-    seconds = float(os.environ[SECONDS])
+    seconds = environment_number(SECONDS)
     command = [
         sys.executable, "-m", "benchmarks.soak", "--rounds", "7", "--warm", "4", "--clients", "150",
         "--seconds", str(seconds), "--bound-mib", "24",

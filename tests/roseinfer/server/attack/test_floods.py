@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import multiprocessing
-import os
 import re
 import socket
 import threading
@@ -19,7 +18,7 @@ import psutil
 import pytest
 import uvloop
 
-from tests.roseinfer.server.attack.conftest import SECONDS
+from tests.roseinfer.server.attack.conftest import SECONDS, environment_number
 
 MIB = 1 << 20
 POST = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
@@ -183,7 +182,7 @@ def highest(process: psutil.Process) -> float:
 def test_many(serve: Any, tried: Callable[[int], None], way: str) -> None:
     """1,000 connections at once that send and do not read: memory has a bound, others are answered."""
     server = serve("--frontend-processes", "1", "--max-buffered-mib", "128", *ENGINE)
-    seconds = max(3.0, float(os.environ[SECONDS]) / 5)
+    seconds = max(3.0, environment_number(SECONDS) / 5)
     serve_all(server, seconds)
     served = highest(server.engine)
     front_end, _, *readers = flood(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from tests.roseinfer.server.attack.conftest import SECONDS
+from tests.roseinfer.server.attack.conftest import SECONDS, environment_number
 from tests.roseinfer.server.http.conformance import CASES, LAST, exchange, read
 from tests.roseinfer.server.openai.test_requests import (
     CHAT,
@@ -81,7 +80,7 @@ def mutated(data: bytes, chance: random.Random) -> bytes:
 
 def test_forms(serving: Any, tried: Callable[[int], None]) -> None:
     """HTTP/1.1 with random changes: answered, refused or awaited, and others are answered."""
-    chance, end, count = random.Random(0), time.monotonic() + float(os.environ[SECONDS]), 0
+    chance, end, count = random.Random(0), time.monotonic() + environment_number(SECONDS), 0
     while time.monotonic() < end:
         data = mutated(chance.choice(CASES).sent, chance) + LAST
         answer, _ = exchange(serving.port, [data], patience=0.05)
