@@ -248,7 +248,9 @@ def _interrupted(run: Run) -> Iterator[Fact]:
     if meta.is_adaptive:
         yield Fact.of("interrupted_early", **values)
     else:
-        cells = len(measured) if meta.settings.until else len(meta.order) * len(meta.settings.loads)
+        cells = len(meta.order) * len(meta.settings.loads)
+        if meta.settings.until is not None:
+            values["until"] = True
         yield Fact.of("interrupted", cells=cells, **values)
 
 

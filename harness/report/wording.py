@@ -124,7 +124,7 @@ WORDING: dict[FactKind, Wording] = {
     "interrupted": Wording(
         "warning", "run", "interrupted", "The run was interrupted.",
         "{measured} of {cells} cells are measured",
-        _LACKS,
+        {"until": "; --until may need fewer"} | _LACKS,
     ),
     "interrupted_early": Wording(
         "warning", "run", "interrupted", "The run was interrupted.",

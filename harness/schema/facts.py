@@ -152,8 +152,9 @@ KINDS: dict[str, tuple[str, ...]] = {
     "same_code": ("other", "folders"),
     # An engine that was measured twice differs from itself.
     "differs_from_itself": (),
-    # The user ended the run early; `absent` engines were not measured, `lacking` were not checked.
-    "interrupted": ("measured", "cells", "absent", "lacking", "subcommand"),
+    # The user ended the run early; `absent` engines were not measured, `lacking` were not checked; `until`:
+    # `cells` is the most that it may have.
+    "interrupted": ("measured", "cells", "until", "absent", "lacking", "subcommand"),
     # So did they where each cell decides which come next.
     "interrupted_early": ("measured", "absent", "lacking", "subcommand"),
     # An engine has no result, or none of some cells.

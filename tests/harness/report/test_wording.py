@@ -22,7 +22,7 @@ TEXT = {
     "absent", "lacking", "subcommand", "hint", "checks", "option", "model", "listed", "setting", "reported",
     "items", "dataset", "fit", "commit", "fields", "named",
 }  # fmt: skip
-TRUE = {"opening", "ended", "offline", "ample", "steady"}
+TRUE = {"opening", "ended", "offline", "ample", "steady", "until"}
 #: Ways to read a sentence that the program wrote.
 READING = re.compile(
     r"\.(?:text|title|detail|label|note|reason|origin|verdict|a|b)\b(?: or \"\")?\)?"

@@ -189,6 +189,13 @@ def facts(folder: Path, kind: FactKind) -> list[Fact]:
     return [fact for fact in facts_of(load_run(folder)) if fact.kind == kind]
 
 
+def test_an_interrupted_run_of_until_has_some_of_the_cells_that_it_may_have(start_mock, settings_for):
+    folder = interrupted(settings_for(start_mock().url, until=0.1, repeats=3), cell=1)
+    assert results_so_far(folder) is not None
+    [fact] = facts(folder, "interrupted")
+    assert fact.values == {"measured": 2, "cells": 6, "until": True, "subcommand": "online"}
+
+
 @pytest.mark.usefixtures("few_items")
 def test_an_interrupted_accuracy_task_is_asked_on_resume(start_mock, settings_for, scored):
     server = start_mock("--ttft-ms", "1", "--itl-ms", "0.1")
