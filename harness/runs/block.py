@@ -114,7 +114,7 @@ def measure_block(run: Run, resolved: Resolved, plan: Plan, block: Block, notify
             encode = engine.encoder(adapted)
             server.record.facts.update(request_facts(preferred, adapted))
             session = ServerSession(resolved, testbed, engine, server, adapted, encode)
-            if engine_variant.server is not None:
+            if engine_variant.server is not None and not run.is_launched(label):
                 server.record.version = session.running_version()
             run.launched(server.record)
             measuring = CellRunner(run, session, notify, idle)

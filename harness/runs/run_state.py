@@ -96,6 +96,10 @@ class Run:
         """The labels of the engines that were not there when the run began."""
         return {fault.label for fault in self.skipped if fault.is_whole_engine}
 
+    def is_launched(self, label: str) -> bool:
+        """Return whether the run has what the engine was started with."""
+        return any(launch.label == label for launch in self.info.launches)
+
     def launched(self, record: LaunchRecord) -> None:
         """Keep what an engine was started with the first time, what code and how soon it was ready each time.
 

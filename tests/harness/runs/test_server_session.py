@@ -15,6 +15,7 @@ from prometheus_client.samples import Sample
 
 from harness.compare.compare_runs import compare_runs
 from harness.engines.adapters.openai import OpenAI
+from harness.engines.server_pages import get
 from harness.errors import UsageError
 from harness.loadgen.load_plan import Target
 from harness.records.parquet import read_records
@@ -113,6 +114,24 @@ def test_requests_of_a_session_stay_together_or_go_to_each_in_turn(label: str, n
     assert list(places) == [number % 2 for number in numbers]
     assert [header.rpartition("-")[2] for header in headers] == list(map(str, numbers))
     assert len({header.rpartition("-")[0] for header in headers}) == 1
+
+
+def test_each_server_is_asked_for_its_version_once(
+    chatting: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = {"a": chatting().url, "b": chatting().url}
+    targets: list[Target] = []
+
+    def reading(target: Target, path: str, seconds: float) -> str | None:
+        if path == "/version":
+            targets.append(target)
+        return get(target, path, seconds)
+
+    monkeypatch.setattr(server_session, "get", reading)
+    settings = OnlineSettings(server=servers, out=tmp_path / "runs", **CHAT | {"repeats": 2})
+    _, results = run_online(settings)
+    assert len({target.port for target in targets}) == len(targets) == 2
+    assert len([summary for summary in results.summaries if summary.repeat is not None]) == 4
 
 
 def test_several_servers_are_several_rows_and_secrets_are_in_no_file(
