@@ -26,7 +26,7 @@ from harness.profiling.plan import unprofiled
 from harness.report.render import write_outputs, write_without_figures
 from harness.report.text.numbers import plural, several
 from harness.report.wording import notices_of
-from harness.runs.events import Event, Started
+from harness.runs.events import Calibrating, Event, Prepared, Started
 from harness.runs.folder import resume_command
 from harness.runs.online import results_so_far, resume_online, run_online
 from harness.runs.reader import Run, load_unmeasured
@@ -55,16 +55,15 @@ def measure(
     if output.resume is not None:
         check_run(output.resume, output.trust)
     with make_display(output.quiet) as display, ExitStack() as stack:
-        if not output.anyway and (settings is None or settings.cluster is None):
-            look_at_machine(display)
+        look = MachineLook(display, not output.anyway and (settings is None or settings.cluster is None))
         listener = None if output.serve is None else stack.enter_context(listen(output.serve))
         if settings is not None and settings.profile_only:
-            profile_only(settings, display)
+            profile_only(settings, display, look)
             return
         if settings is not None:
             for line in _said_before(settings, search):
                 display.line(line)
-        watcher, run, fault = _Watcher(display, stack, listener), None, None
+        watcher, run, fault = _Watcher(display, look, stack, listener), None, None
         try:
             if settings is not None:
                 run = run_online(settings, command_line(), watcher, search, tune)
@@ -108,15 +107,30 @@ def look_at_machine(display: Display) -> None:
 
 
 @dataclass
+class MachineLook:
+    """Looks at the machine once, if that `is_due`, before what is measured first. Raises BusyMachineError."""
+
+    display: Display
+    is_due: bool
+
+    def __call__(self, event: Event) -> None:
+        if self.is_due and isinstance(event, Calibrating | Prepared):
+            self.is_due = False
+            look_at_machine(self.display)
+
+
+@dataclass
 class _Watcher:
     """Shows the events of a run, serves its live page from when it has a folder, and remembers the folder."""
 
     display: Display
+    look: MachineLook
     stack: ExitStack
     listener: socket | None
     folder: Path | None = None
 
     def __call__(self, event: Event) -> None:
+        self.look(event)
         if isinstance(event, Started):
             self.folder = event.folder
             save_first()

@@ -25,7 +25,7 @@ from harness.profiling.stage import profile_run
 from harness.profiling.subject import begin_run, open_subject
 from harness.report.render import write_outputs, write_run_outputs
 from harness.report.tables.profiles import difference, figure_tables, gap_table
-from harness.runs.events import CaptureDone, CaptureSkipped, CaptureStarting, CaptureWaiting, Event
+from harness.runs.events import CaptureDone, CaptureSkipped, CaptureStarting, CaptureWaiting, Event, Notify
 from harness.runs.folder import MANIFEST, check_folder, lock_run, results_name
 from harness.runs.reader import Run
 from harness.schema.base import first_fault, split_option
@@ -197,9 +197,9 @@ def profile_after(run: Run, tools: Tools, display: Display, engines: Sequence[st
     return None
 
 
-def profile_only(settings: OnlineSettings, display: Display) -> None:
+def profile_only(settings: OnlineSettings, display: Display, notify: Notify) -> None:
     """Profile without measuring; prints the manifest's path."""
-    folder = begin_run(settings, command_line())
+    folder = begin_run(settings, command_line(), notify)
     check_run(folder, trust=True)
     profile_folder(folder, None, ProfileOptions(settings.profile or "torch"), display)
     echo(folder / MANIFEST)

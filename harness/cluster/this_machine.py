@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +17,7 @@ from harness.cluster.testbed import Machines, Reading, ReportStatus, SentLoad, T
 from harness.engines.base import Engine, EngineSettings, Server
 from harness.engines.placement import CpuSplit, physical_cores, split
 from harness.engines.selection import Selection, select_engines
-from harness.errors import BenchError, UsageError
+from harness.errors import BenchError, BusyMachineError, UsageError
 from harness.loadgen.host_load import HostLoad, ProgressCallback
 from harness.loadgen.live_answers import read_answers
 from harness.loadgen.load_plan import LoadPlan
@@ -95,13 +95,20 @@ class ThisMachine(Machines):
 
 
 def calibrated(measure: bool, report: ReportStatus) -> Calibration | None:
-    """The client's calibration on this machine, measured where it never was and `measure` says so."""
+    """The client's calibration on this machine, measured where it never was and `measure` says so.
+
+    Raises:
+        BusyMachineError: By `report`.
+    """
     stored = load_calibration()
     if stored is not None or not measure:
         return stored
-    with suppress(BenchError):
+    try:
         return calibrate(quick=True, report_status=report)
-    return None
+    except BusyMachineError:
+        raise
+    except BenchError:
+        return None
 
 
 @contextmanager

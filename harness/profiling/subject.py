@@ -15,8 +15,8 @@ from harness.engines.selection import find_engines, make_engine_variants
 from harness.errors import UsageError
 from harness.files import write_json
 from harness.profiling.level import measure_levels
-from harness.runs.events import Notify
-from harness.runs.folder import RUN, make_folder, read_info
+from harness.runs.events import Notify, Prepared
+from harness.runs.folder import RUN, make_folder, read_info, removing
 from harness.runs.reader import read_raw
 from harness.runs.resolved import Resolved, make_info, resolve_online
 from harness.schema.load import Load, heaviest
@@ -81,7 +81,7 @@ def _cycle(workload: Workload, load: Load, size: int, seed: int) -> Iterator[Pla
             index += 1
 
 
-def begin_run(settings: OnlineSettings, command: list[str]) -> Path:
+def begin_run(settings: OnlineSettings, command: list[str], notify: Notify = lambda event: None) -> Path:
     """A new run's folder with its `run.json`, in which nothing is measured.
 
     Raises:
@@ -90,6 +90,8 @@ def begin_run(settings: OnlineSettings, command: list[str]) -> Path:
     installations, _ = find_engines(make_engine_variants(settings))
     info = make_info(settings, command, installations, environment())
     folder = make_folder(settings.out, info.kind)
+    with removing(folder):
+        notify(Prepared())
     write_json(folder / RUN, info)
     return folder
 

@@ -25,8 +25,8 @@ from harness.loadgen.handover import hand_over
 from harness.loadgen.host_load import resolve
 from harness.loadgen.load_plan import RawResponse
 from harness.metrics.intervals import order_statistics
-from harness.runs.events import EngineSkipped, EngineStarting, Notify
-from harness.runs.folder import log_file, make_folder
+from harness.runs.events import EngineSkipped, EngineStarting, Notify, Prepared
+from harness.runs.folder import log_file, make_folder, removing
 from harness.runs.resolved import Resolved, resolve_online
 from harness.runs.server_session import ServerSession
 from harness.schema.cancel import CancelResults, Departure, Median
@@ -77,6 +77,8 @@ def measure_cancels(
         resolved = resolve_online(settings, notify, machines)
         _check_lengths(resolved, after, slots)
         folder = make_folder(settings.out, "cancel")
+        with removing(folder):
+            notify(Prepared())
         answer = resolved.settings.output_len
         assert isinstance(answer, int)
         results = CancelResults(

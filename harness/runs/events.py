@@ -27,6 +27,11 @@ class Calibrating(Event):
 
 
 @dataclass(frozen=True)
+class Prepared(Event):
+    """All settings are checked, and nothing is measured yet."""
+
+
+@dataclass(frozen=True)
 class Started(Event):
     """The run has its folder, its load and its number of cells, of which `done` were measured before; `about`
     so many where what is measured decides."""

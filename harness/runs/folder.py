@@ -55,6 +55,16 @@ def make_folder(parent: Path | None, kind: Literal["online", "offline", "cancel"
 
 
 @contextmanager
+def removing(folder: Path) -> Iterator[None]:
+    """A new folder, still empty, is removed where an error ends what is inside."""
+    try:
+        yield
+    except BaseException:
+        folder.rmdir()
+        raise
+
+
+@contextmanager
 def lock_run(folder: Path) -> Iterator[None]:
     """No other process works on the run in `folder` inside.
 

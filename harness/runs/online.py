@@ -16,8 +16,16 @@ from harness.metrics.summary import prefix_hits
 from harness.records.parquet import assemble
 from harness.runs.block import ask_what_is_left, measure_block, measure_side_by_side
 from harness.runs.checks import judge_answers, judged_answers, task_scores
-from harness.runs.events import EngineNotAsked, EngineSkipped, Notify, RepeatsNeeded, Reporting, Started
-from harness.runs.folder import OFFLINE_RESULTS, ONLINE_RESULTS, lock_run, make_folder
+from harness.runs.events import (
+    EngineNotAsked,
+    EngineSkipped,
+    Notify,
+    Prepared,
+    RepeatsNeeded,
+    Reporting,
+    Started,
+)
+from harness.runs.folder import OFFLINE_RESULTS, ONLINE_RESULTS, lock_run, make_folder, removing
 from harness.runs.journal import watched
 from harness.runs.reader import Run, final_rows, recompute
 from harness.runs.resolved import Resolved, draw_nonce, resolve_online
@@ -69,6 +77,8 @@ def run_online(
         if prices is not None:
             hourly(prices, info.environment, resolved.settings.device)
         folder = make_folder(settings.out, info.kind)
+        with removing(folder):
+            notify(Prepared())
         with lock_run(folder):
             begun.append(run := RunState.create(folder, info, resolved.missing))
             return _measure(run, resolved, notify)
@@ -104,6 +114,8 @@ def resume_online(folder: Path, notify: Notify) -> Run:
                     if old.what:
                         unasked = run.to_ask(old.label, old.repeat, old.what, error.message, error.hint)
                         notify(EngineNotAsked(unasked))
+        if not measured:
+            notify(Prepared())
         return _measure(run, resolved, notify)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from harness.cli.command_line import without_secrets
 from harness.errors import UsageError
+from harness.runs.events import Notify
 from harness.schema.online_settings import OnlineSettings
 
 
@@ -44,7 +45,7 @@ def test_what_other_users_see() -> None:
 def test_a_profile_without_a_benchmark_stores_no_value(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     commands: list[list[str]] = []
 
-    def begin(settings: OnlineSettings, command: list[str]) -> None:
+    def begin(settings: OnlineSettings, command: list[str], notify: Notify) -> None:
         commands.append(command)
         raise UsageError("it is not profiled", "see the command")
 
