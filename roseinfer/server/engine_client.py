@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
 import socket
 import time
@@ -261,7 +260,7 @@ class EngineClient:
                     ends = {end.id: end for end in finished}
                     self._push(receivers.tolist(), np.frombuffer(tokens, np.int64).tolist(), ends)
                 self._observer.step(receivers, finished)
-                if self._receivers:
+                if self._receivers:  # the next tokens come before the core sleeps deeply
                     self.spinner.rest()
                 else:
                     self.spinner.touch()
@@ -375,19 +374,16 @@ class Questions(Generic[Question, Answer]):
 class Spinner:
     """Keeps an event loop polling instead of sleeping for `seconds` after a `touch`, or until it may `rest`.
 
-    A core that sleeps takes 0.1 ms and more to wake up, several times on a request's way, and some of that is
-    the time of who wakes it. 0 seconds: never. `clock`: monotonic time (s).
+    A core that sleeps takes 0.1 ms and more to wake up, several times on a request's way. 0 seconds: never.
+    `clock`: monotonic time (s).
     """
-
-    #: Calls of `rest` that follow each other so soon, in seconds, leave no time to sleep.
-    SHORT = 1e-3
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds, self._clock = seconds, clock
         self._loop = asyncio.get_running_loop()
         self._touched = False
         self.awake = False
-        self._end, self._rested = 0.0, -math.inf
+        self._end = 0.0
 
     def touch(self) -> None:
         """Busy-wait from now on: a message is likely to come, and nothing else."""
@@ -397,13 +393,8 @@ class Spinner:
             self._spin()
 
     def rest(self) -> None:
-        """Sleep where there is nothing to do, but not between calls that follow each other soon."""
-        now = self._clock()
-        soon, self._rested = now - self._rested < self.SHORT, now
-        if soon:
-            self.touch()
-        else:
-            self._touched, self._end = False, 0.0
+        """Sleep where there is nothing to do."""
+        self._touched, self._end = False, 0.0
 
     def _spin(self) -> None:
         now = self._clock()
