@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-import msgspec
 from msgspec.structs import replace
 from pydantic import Field
 
@@ -13,9 +12,8 @@ from harness.engines.base import Encoder
 from harness.engines.running.trial import PAUSES_S
 from harness.loadgen.load_plan import LoadPlan, RawResponse, Target, WireRequest
 from harness.loadgen.run_load import run_load
-from harness.loadgen.sse import read_events, read_json
-from harness.loadgen.typed_events import GENERATED, as_chunk
 from harness.records.request_record import read_request, read_wire
+from harness.records.stream import read_stream
 from harness.schema.base import Strict
 from harness.workload import PlannedRequest
 
@@ -77,18 +75,6 @@ class Reply(Strict):
     exact: bool = Field(True, description="whether it had to have a length; else it ended on its own")
 
 
-class _Choice(msgspec.Struct):
-    text: str | None = None
-    token_ids: list[int] | None = None
-
-
-class _Event(msgspec.Struct):
-    choices: list[_Choice] = []
-
-
-_events = msgspec.json.Decoder(_Event)
-
-
 def read_reply(raw: RawResponse, exact_tokens: int | None) -> Reply:
     """The answer in a response of /v1/completions; with `exact_tokens`, another length is an error, and
     without, an answer may end before its first token."""
@@ -101,9 +87,6 @@ def read_reply(raw: RawResponse, exact_tokens: int | None) -> Reply:
             tokens=None, text="", count=count, error=f"{record.error}: {record.error_detail}", exact=exact
         )
     wire = read_wire(raw)
-    sent = (data for _, data in read_events(wire.body, complete=wire.complete) if data != b"[DONE]")
-    chunks = (as_chunk(data) if GENERATED in data else data for data in sent)
-    choices = [event.choices[0] for event in (read_json(_events, data) for data in chunks) if event.choices]
-    ids = [token for choice in choices for token in choice.token_ids or ()]
-    text = "".join(choice.text or "" for choice in choices)
-    return Reply(tokens=ids or None, text=text, count=count, error=None, exact=exact)
+    stream = read_stream(wire.body, complete=wire.complete)
+    ids = [token for of_chunk in stream.ids for token in of_chunk]
+    return Reply(tokens=ids or None, text="".join(stream.text), count=count, error=None, exact=exact)

@@ -43,14 +43,16 @@ class StreamChunk(msgspec.Struct, gc=False):
 
 @dataclass(slots=True)
 class Stream:
-    """Content of a stream. `text` has one part for each chunk with text; `completion_tokens` is from the last
-    usage, as is `reasoning_tokens`, shown or not; `error` is the first error in the stream. `calls_tools`:
-    some of the text is of tool calls, which a server writes anew, so that it is not what the model
-    generated. `calls` are their names and arguments, `t_call` is when the first began, `t_called` when the
-    last part of its arguments came. `models` are the models that its chunks name; `unread` says how many
-    chunks without text have some in a field of their delta that is not read, by its name."""
+    """Content of a stream. `ids` are the token ids of each chunk as it has them; `text` has one part for each
+    chunk with text; `completion_tokens` is from the last usage, as is `reasoning_tokens`, shown or not;
+    `error` is the first error in the stream. `calls_tools`: some of the text is of tool calls, which a server
+    writes anew, so that it is not what the model generated. `calls` are their names and arguments, `t_call`
+    is when the first began, `t_called` when the last part of its arguments came. `models` are the models that
+    its chunks name; `unread` says how many chunks without text have some in a field of their delta that is
+    not read, by its name."""
 
     chunks: list[StreamChunk] = field(default_factory=list)
+    ids: list[list[int]] = field(default_factory=list)
     text: list[str] = field(default_factory=list)
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
@@ -217,7 +219,6 @@ def read_stream(
     it sends more than one answer, the first is read, and usage, which counts all, is left out.
     """
     stream = Stream()
-    ids: list[list[int]] = []
     several = False
     for t, data in read_events(pieces, complete=complete):
         if data == b"[DONE]":
@@ -240,22 +241,19 @@ def read_stream(
             event.choices = [choice for choice in event.choices if not choice.index]
         if event.model and isinstance(event.model, str):
             stream.models[event.model] = None
-        _take(stream, t, event, data, fields, ids)
+        _take(stream, t, event, data, fields)
     if several:
         stream.completion_tokens = None
         for chunk in stream.chunks:
             chunk.reported = None
-    if stream.completion_tokens != sum(map(len, ids)):
-        _count_ids_once(stream.chunks, ids)
+    if stream.completion_tokens != sum(map(len, stream.ids)):
+        _count_ids_once(stream)
     return stream
 
 
-def _count_ids_once(chunks: Sequence[StreamChunk], ids: Sequence[Sequence[int]]) -> None:
-    """Count no token id twice: each chunk may repeat all ids before its own, or the last one may.
-
-    Args:
-        ids: of each chunk, as it has them.
-    """
+def _count_ids_once(stream: Stream) -> None:
+    """Count no token id twice: each chunk may repeat all ids before its own, or the last one may."""
+    chunks, ids = stream.chunks, stream.ids
     holders = [i for i, of_chunk in enumerate(ids) if of_chunk]
     if len(holders) < LEAST_REPEATED:
         return
@@ -277,9 +275,7 @@ def read_error(body: bytes) -> str:
         return _clip(body)
 
 
-def _take(
-    stream: Stream, t: float, event: _Event, data: bytes, fields: StreamFields, ids_so_far: list[list[int]]
-) -> None:
+def _take(stream: Stream, t: float, event: _Event, data: bytes, fields: StreamFields) -> None:
     usage, reported = event.usage, None
     if usage is not None:
         reported = usage.all_completion_tokens
@@ -311,7 +307,7 @@ def _take(
             stream.text.append(text)
         role = delta is not None and delta.role is not None
         count = None if ids is None else len(ids)
-        ids_so_far.append(ids or [])
+        stream.ids.append(ids or [])
         stream.chunks.append(StreamChunk(t, len(text), count, reported, role, len(answer), bool(end)))
         if end:
             stream.finish_reason = end
