@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -143,12 +143,8 @@ class Trial:
     limited_by: Limit | None
 
 
-def try_chunks(
-    rate: float, seconds: float, processes: int, cpus: CpuSplit, behaviour: Mapping[str, object] = {}
-) -> Trial:
+def try_chunks(rate: float, seconds: float, processes: int, cpus: CpuSplit) -> Trial:
     """Run `processes` clients, each reading `rate` chunks a second from its own mock server.
-
-    `behaviour` changes how it answers.
 
     The starts of a client's streams are spread over the gap between two chunks, so that chunks arrive evenly.
     """
@@ -158,16 +154,13 @@ def try_chunks(
     def plan(mock: MockServerProcess) -> LoadPlan:
         paced = {"itl_ms": CHUNK_GAP_MS, "usage": "none", "done": False}
         begins = [CHUNK_GAP_MS * (1 + index / streams) for index in range(streams)]
-        wire = [
-            ask(index, tokens, paced | {"ttft_ms": begin} | dict(behaviour), None)
-            for index, begin in enumerate(begins)
-        ]
+        wire = [ask(index, tokens, paced | {"ttft_ms": begin}, None) for index, begin in enumerate(begins)]
         return LoadPlan(mock.target, wire, concurrency=streams)
 
     def reached(result: LoadResult, served_requests: dict[int, ServedRequest]) -> tuple[float, Limit | None]:
         first = min(served.writes[0][0] for served in served_requests.values())
         last = max(served.writes[-1][0] for served in served_requests.values())
-        reads = tokens + (2 if behaviour.get("chat") else 1)  # the head, and a chat's role
+        reads = tokens + 1  # the head
         merged = sum(max(0, reads - len(response.segments)) for response in result.responses)
         speed = streams * tokens / (last - first)
         if merged > MOST_MERGED * streams * tokens:

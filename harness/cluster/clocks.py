@@ -31,10 +31,10 @@ class Offset:
     round_trip: float
 
 
-def read_offset(ask: Callable[[], float], rounds: int = ROUNDS) -> Offset:
+def read_offset(ask: Callable[[], float]) -> Offset:
     """Ask another machine for its time again and again."""
     answers = []
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         sent_at = time.monotonic()
         remote_time = ask()
         answers.append((sent_at, remote_time, time.monotonic()))

@@ -66,9 +66,6 @@ class BundleRecipe(Strict):
     )
     wheels: str = Field(description="a file of pinned requirements next to the YAML file")
     drop: list[str] = Field(default_factory=list, description="globs of files and folders left out")
-    keep: list[str] = Field(
-        default_factory=list, description="globs of files kept although `drop` names them"
-    )
     architecture: int | None = Field(
         None, description="the CUDA architecture whose code libraries keep, e.g. 90; null: all"
     )
