@@ -23,11 +23,11 @@ from harness.profiling.artifacts import read_manifest, read_profiles
 from harness.profiling.plan import ProfileOptions
 from harness.profiling.stage import profile_run
 from harness.profiling.subject import begin_run, open_subject
-from harness.report.render import write_outputs, write_run_outputs
+from harness.report.render import write_outputs
 from harness.report.tables.profiles import difference, figure_tables, gap_table
 from harness.runs.events import CaptureDone, CaptureSkipped, CaptureStarting, CaptureWaiting, Event, Notify
 from harness.runs.folder import MANIFEST, check_folder, lock_run, results_name
-from harness.runs.reader import Run
+from harness.runs.reader import Run, load_run
 from harness.schema.base import first_fault, split_option
 from harness.schema.load import ClosedLoop, Load, RequestRate, TraceLoad
 from harness.schema.online_settings import OnlineSettings
@@ -171,10 +171,10 @@ def profile_folder(
     with lock_run(folder):
         profile_run(open_subject(folder, load, watcher, engines), options, watcher)
         profiles = analyse(folder)
+        if measured is None and results_name(folder) is not None:
+            measured = load_run(folder, trust=True)
         if measured is not None:
             write_outputs(measured)
-        elif results_name(folder) is not None:
-            write_run_outputs(folder)
     display.print_tables([*figure_tables(profiles), *map(gap_table, profiles.gaps)])
     for path, reason in profiles.unread.items():
         display.line(f"not read: {path}: {reason}")

@@ -14,7 +14,7 @@ from harness.files import check_writable
 from harness.report.compared import Choice, chosen, compared_table, gaps_of, more, verdict
 from harness.report.decision import Asked
 from harness.report.index import write_index
-from harness.report.render import write_page
+from harness.report.render import write_report
 from harness.report.tables.table import transposed
 from harness.runs.folder import resume_command
 from harness.runs.limits import parse_limits
@@ -77,7 +77,7 @@ def report(
     if compare is not None or load is not None:
         choice = chosen(loaded[0], compare, load)
         _print_choice(loaded[0], choice)
-    echo(f"report: {write_page(loaded, target, request, choice)}")
+    echo(f"report: {write_report(loaded, target, request, choice)}")
     if out is None:
         echo(f"all reports: {write_index(REPORTS)}")
 

@@ -14,48 +14,32 @@ from harness.report.html import render
 from harness.report.markdown import summary
 from harness.report.results_csv import results_csv
 from harness.report.several import changes
-from harness.runs.reader import Run, load_run, load_runs
+from harness.runs.reader import Run
 
 
-def write_report(runs: Sequence[Path], out: Path, asked: Asked = NOTHING) -> Path:
-    """Render one or several run folders into the HTML file `out`, one chapter a run, and return it.
+def write_report(
+    runs: Sequence[Run], out: Path, asked: Asked = NOTHING, choice: Choice | None = None
+) -> Path:
+    """Render one or several runs into the HTML file `out`, one chapter a run, and return it.
 
     Of several online runs the later ones are compared with the first.
 
-    Everything is computed again from the raw tables of the runs.
-
     Args:
         asked: Limits and prices, instead of those that the runs were made with.
+        choice: A choice in the first of the runs, with which the page opens.
 
     Raises:
-        UsageError: a run folder is missing, unfinished or broken, a price is missing, or limits or prices
-            have no run that they are for.
+        UsageError: a price is missing, or limits or prices have no run that they are for.
     """
-    return write_page(load_runs(runs), out, asked)
-
-
-def write_page(
-    loaded: Sequence[Run], out: Path, asked: Asked = NOTHING, choice: Choice | None = None
-) -> Path:
-    """`write_report` of runs that are loaded, the page opening with a choice in the first of them."""
-    if asked != NOTHING and all(run.is_batch for run in loaded):
+    if asked != NOTHING and all(run.is_batch for run in runs):
         raise UsageError(
-            f"limits and prices are for runs of bench online, and {loaded[0].path} is an offline run",
+            f"limits and prices are for runs of bench online, and {runs[0].path} is an offline run",
             "leave out --slo and --price, or name an online run",
         )
-    drawn = [(run, charts(run, asked)) for run in loaded]
-    page = render(drawn, out.parent, changes(loaded), choice)
+    drawn = [(run, charts(run, asked)) for run in runs]
+    page = render(drawn, out.parent, changes(runs), choice)
     write_whole(out, page.encode())
     return out
-
-
-def write_run_outputs(folder: Path) -> Path:
-    """`write_outputs` of the run in a folder, whose stored results are trusted: they have just been made.
-
-    Raises:
-        UsageError: the run folder is missing, unfinished or broken.
-    """
-    return write_outputs(load_run(folder, trust=True))
 
 
 def write_outputs(run: Run) -> Path:

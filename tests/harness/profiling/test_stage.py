@@ -29,8 +29,9 @@ from harness.profiling.plan import ProfileOptions, plan_captures, unprofiled
 from harness.profiling.py_spy import INSTALL
 from harness.profiling.stage import _Stage, profile_run
 from harness.profiling.subject import begin_run, open_subject
-from harness.report.render import write_report, write_run_outputs
+from harness.report.render import write_outputs, write_report
 from harness.runs.events import CaptureDone, CaptureSkipped, CaptureStarting, Event
+from harness.runs.reader import load_run, load_runs
 from harness.schema.files import read_stored
 from harness.schema.load import ClosedLoop, TraceLoad
 from harness.schema.online_settings import OnlineSettings
@@ -168,11 +169,11 @@ def test_slowdowns_are_found_where_they_were_made(profiled: Profiled, folder: Pa
     levels = open_subject(folder, None, lambda event: None).levels
     assert all(2 < levels[label].running <= 4 for label in LABELS)
 
-    page = write_run_outputs(folder)
+    page = write_outputs(load_run(folder, trust=True))
     links = re.findall(r'href="([^"]*trace\.json\.gz)"', page.read_text())
     assert len(links) == 2 and all((page.parent / link).is_file() for link in links)
     (folder / manifest.runs[0].artifacts[0].path).rename(folder / "elsewhere")
-    away = write_report([folder], folder.parent / "reports" / "one.html")
+    away = write_report(load_runs([folder]), folder.parent / "reports" / "one.html")
     assert "trace.json.gz (not kept)" in away.read_text()
     [link] = re.findall(r'href="([^"]*trace\.json\.gz)"', away.read_text())
     assert (away.parent / link).is_file()
@@ -204,7 +205,7 @@ def test_what_cannot_be_read_leaves_the_rest_whole(folder: Path) -> None:
     assert "cut off" in profiles.unread["profiles/torch/roseinfer/trace.json.gz"]
     assert [figures.label for figures in profiles.figures] == ["roseinfer (slowed)"]
     assert read_profiles(folder) == profiles
-    assert "Not read" in write_run_outputs(folder).read_text()
+    assert "Not read" in write_outputs(load_run(folder, trust=True)).read_text()
 
 
 def test_engines_without_a_profiler_are_left_out_before_anything_starts(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from selenium.webdriver.support.ui import Select
 from harness.report.charts.run_charts import charts
 from harness.report.figures import fitted
 from harness.report.render import write_report
-from harness.runs.reader import load_run
+from harness.runs.reader import load_run, load_runs
 
 from .browsing import IN_A_BROWSER, PLOTS, chart, drawn, ends, laid_out, opened, patient, visit
 from .conftest import ENGINES, make_online
@@ -22,7 +22,7 @@ pytestmark = IN_A_BROWSER
 def page_of(browser, folder, engines):
     """The report of a run of theirs, which is in `folder`/run."""
     run = make_online(folder / "run", engines=engines, scales=[0.4, 0.8], repeats=1, n=110, faults=False)
-    return opened(browser, write_report([run], folder / "page.html").resolve().as_uri())
+    return opened(browser, write_report(load_runs([run]), folder / "page.html").resolve().as_uri())
 
 
 def test_axes_are_those_of_the_figures(browser, tmp_path):

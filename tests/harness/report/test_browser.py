@@ -22,7 +22,7 @@ from harness.report.live_page import live_page
 from harness.report.render import write_report, write_without_figures
 from harness.runs.folder import FIGURES, JOURNAL, MANIFEST
 from harness.runs.journal import JournalEntry
-from harness.runs.reader import load_run
+from harness.runs.reader import load_run, load_runs
 from harness.schema.load import TraceLoad
 from harness.schema.profile import (
     Artifact,
@@ -275,7 +275,7 @@ def test_the_rate_of_a_closed_loop_is_in_view_on_a_phone(browser, window, tmp_pa
     """Beside TTFT, and however the ranking is scrolled."""
     run = make_online(tmp_path / "run", engines=ENGINES[::2], closed=[8], repeats=2, n=110, faults=False)
     window(390, 844)
-    visit(browser, write_report([run], tmp_path / "page.html").resolve().as_uri())
+    visit(browser, write_report(load_runs([run]), tmp_path / "page.html").resolve().as_uri())
     ends = (
         "const box = document.querySelector('figure.table .scroll');"
         "box.scrollLeft = arguments[0]; const at = name => box.querySelector(name).getBoundingClientRect();"
@@ -453,7 +453,7 @@ def test_axe_finds_no_violation_on_published_pages(browser):
 
 def test_axe_finds_no_violation(browser, report, folder, tmp_path):
     short = make_online(tmp_path / "short", engines=ENGINES[::2], scales=[0.4], repeats=1, n=110)
-    several = write_report([short, short], tmp_path / "several.html")
+    several = write_report(load_runs([short, short]), tmp_path / "several.html")
     run = shutil.copytree(folder, tmp_path / "run")
     entry = JournalEntry(
         cell=0, engine="vllm", label="vLLM", load=TraceLoad(scale=0.4), repeat=0,

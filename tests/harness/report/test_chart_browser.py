@@ -12,7 +12,7 @@ from harness.report.answer import answer
 from harness.report.charts.run_charts import charts
 from harness.report.render import write_report
 from harness.report.text.heading import title
-from harness.runs.reader import load_run
+from harness.runs.reader import load_run, load_runs
 from harness.schema.load import TraceLoad
 
 from .browsing import IN_A_BROWSER, IS_READY, KEEP_COPIES, chart, ends, opened, patient, visit
@@ -32,7 +32,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def report(folder, tmp_path_factory):
-    return write_report([folder], tmp_path_factory.mktemp("charts") / "page.html").resolve().as_uri()
+    page = tmp_path_factory.mktemp("charts") / "page.html"
+    return write_report(load_runs([folder]), page).resolve().as_uri()
 
 
 @pytest.fixture
@@ -295,7 +296,7 @@ def test_paper_has_the_answer_alone_until_everything_is_asked_for(page, report):
 
 def test_the_data_of_every_chart_is_that_of_its_file(browser, folder, offline_run, tmp_path):
     for of in (folder, offline_run):
-        page = opened(browser, write_report([of], tmp_path / f"{of.name}.html").resolve().as_uri())
+        page = opened(browser, write_report(load_runs([of]), tmp_path / f"{of.name}.html").resolve().as_uri())
         page.execute_script("for (const about of document.querySelectorAll('details')) about.open = true")
         found = dict(patient(page).until(lambda page: page.execute_script(
             "const cards = [...document.querySelectorAll('figure.card')];"
@@ -351,7 +352,7 @@ def test_release_notes_have_the_verdict_the_table_and_the_chart(page, folder):
 
 def test_seven_engines_have_a_panel_each(browser, tmp_path):
     run = make_online(tmp_path / "run", engines=SEVEN, scales=[0.5, 1.0], repeats=1, n=40, faults=False)
-    page = opened(browser, write_report([run], tmp_path / "page.html").resolve().as_uri())
+    page = opened(browser, write_report(load_runs([run]), tmp_path / "page.html").resolve().as_uri())
     plot = chart(page)
     names = [name.text for name in plot.find_elements("css selector", "p")]
     assert names == sorted(engine.label for engine in SEVEN)

@@ -16,7 +16,7 @@ from harness.report.findings import FINDINGS, findings
 from harness.report.index import _entry, _groups, caveat, cells, write_index
 from harness.report.render import write_report
 from harness.report.tables.rates import batch_ratios_table
-from harness.runs.reader import Run, load_run
+from harness.runs.reader import Run, load_run, load_runs
 from tests.harness.offline_runs import write_run
 
 from .conftest import Engine, make_online
@@ -41,7 +41,7 @@ def text(page: str) -> str:
 
 @pytest.fixture(scope="module")
 def report(compared, tmp_path_factory) -> Path:
-    return write_report([compared], tmp_path_factory.mktemp("reports") / "a b.html")
+    return write_report(load_runs([compared]), tmp_path_factory.mktemp("reports") / "a b.html")
 
 
 def test_a_finding_has_the_rankings_of_its_load(compared):
@@ -106,7 +106,7 @@ def test_a_difference_that_is_not_significant_says_so(tmp_path):
     folder = make_online(
         tmp_path / "run", engines=[FAST, alike], scales=[0.4], repeats=3, n=110, faults=False
     )
-    write_report([folder], tmp_path / "report.html")
+    write_report(load_runs([folder]), tmp_path / "report.html")
     page = write_index(tmp_path).read_text(encoding="utf-8").partition("At a glance")[2]
     rows = page.partition("</table>")[0]
     assert '<data value="' in rows and 'class="best"' not in rows

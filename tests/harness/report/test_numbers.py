@@ -12,7 +12,7 @@ import pytest
 from harness.records.parquet import read_records
 from harness.report.charts.run_charts import charts
 from harness.report.render import write_report
-from harness.runs.reader import load_run
+from harness.runs.reader import load_run, load_runs
 
 from .conftest import ENGINES, SCALES, make_online
 
@@ -91,7 +91,7 @@ class Tables(HTMLParser):
 @pytest.fixture(scope="module")
 def tables(folder, tmp_path_factory):
     out = tmp_path_factory.mktemp("page") / "report.html"
-    return Tables(write_report([folder], out).read_text(encoding="utf-8")).found
+    return Tables(write_report(load_runs([folder]), out).read_text(encoding="utf-8")).found
 
 
 @pytest.mark.parametrize("title", METRICS)

@@ -15,9 +15,9 @@ from harness.metrics.samples import split
 from harness.metrics.summary import summarize
 from harness.report import figures
 from harness.report.html import Chapter
-from harness.report.render import write_report, write_run_outputs, write_without_figures
+from harness.report.render import write_outputs, write_report, write_without_figures
 from harness.report.text.provenance import command_on_one_machine
-from harness.runs.reader import load_run
+from harness.runs.reader import load_run, load_runs
 from harness.schema.facts import Fact
 from harness.schema.metrics import METRICS
 from harness.schema.results import OnlineResults, Skipped
@@ -72,7 +72,7 @@ def small(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def both(small, offline_run, tmp_path_factory):
-    return write_report([small, offline_run], tmp_path_factory.mktemp("out") / "both.html")
+    return write_report(load_runs([small, offline_run]), tmp_path_factory.mktemp("out") / "both.html")
 
 
 @pytest.fixture(scope="module")
@@ -201,7 +201,7 @@ def test_a_hostile_label_stays_text(tmp_path, monkeypatch):
     monkeypatch.setattr(figures, "plot", lambda name, *_: figures.Plot(name, "", "", Figure()))
     engine = type(ENGINES[0])("roseinfer", HOSTILE, 0.01, 0.004)
     folder = make_online(tmp_path / "run", engines=[engine, ENGINES[2]], scales=[1.0], repeats=1, n=40)
-    page = Page(write_run_outputs(folder).read_text(encoding="utf-8"))
+    page = Page(write_outputs(load_run(folder, trust=True)).read_text(encoding="utf-8"))
     scripts = [attributes.get("type") for tag, attributes in page.elements if tag == "script"]
     assert scripts == ["application/json", None]
     assert not [tag for tag, _ in page.elements if tag == "img"]
@@ -210,7 +210,8 @@ def test_a_hostile_label_stays_text(tmp_path, monkeypatch):
 
 
 def test_the_same_runs_give_the_same_bytes(small, offline_run, both, tmp_path):
-    assert write_report([small, offline_run], tmp_path / "b.html").read_bytes() == both.read_bytes()
+    again = write_report(load_runs([small, offline_run]), tmp_path / "b.html")
+    assert again.read_bytes() == both.read_bytes()
 
 
 def test_the_files_of_a_run(small, written):
@@ -234,5 +235,5 @@ def test_a_run_in_which_nothing_succeeded_still_has_a_report(tmp_path):
 
 def test_a_broken_run_writes_nothing(tmp_path):
     with pytest.raises(UsageError):
-        write_report([tmp_path], tmp_path / "out.html")
+        write_report(load_runs([tmp_path]), tmp_path / "out.html")
     assert not (tmp_path / "out.html").exists()

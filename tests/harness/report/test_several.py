@@ -51,7 +51,7 @@ def test_a_change_is_found_and_shown(before, after, both, tmp_path):
     (table,) = change.tables
     ttft = next(line for line in table.lines if line[0].startswith("TTFT p50"))
     assert ttft[3].startswith("+") and ttft[5] == "worse"
-    page = write_report([before, after], tmp_path / "two.html").read_text(encoding="utf-8")
+    page = write_report(load_runs([before, after]), tmp_path / "two.html").read_text(encoding="utf-8")
     assert "roseinfer (2 runs) · rosebench</title>" in page
     assert "roseinfer, scale 1" in page and "A is before, B is after." in page
     assert change.differs and "<details open>\n<summary>Every statistic of each engine and load" in page
@@ -67,7 +67,7 @@ def test_an_interrupted_run_is_shown_and_not_compared(before, after, tmp_path):
     write_json(interrupted / RUN, load_run(after).meta.model_copy(update={"interrupted": True}))
     (change,) = changes(load_runs([before, interrupted]))
     assert not change.tables and change.obstacles
-    page = write_report([before, interrupted], tmp_path / "two.html").read_text(encoding="utf-8")
+    page = write_report(load_runs([before, interrupted]), tmp_path / "two.html").read_text(encoding="utf-8")
     assert "interrupted is not compared with before" in page
 
 
@@ -86,7 +86,7 @@ def test_a_change_of_batches_is_found_and_shown(before, tmp_path):
         f"{name}, batch of 8 prompts" for name in (SERVED, IN_PROCESS)
     ]
     assert not refused.tables and "num-prompts differ: A has 8, B has 9" in refused.obstacles
-    page = write_report(runs, tmp_path / "two.html").read_text(encoding="utf-8")
+    page = write_report(load_runs(runs), tmp_path / "two.html").read_text(encoding="utf-8")
     assert "new against old: roseinfer" in page and f"{SERVED}, batch of 8 prompts" in page
     nothing = write_run(tmp_path / "nothing", {SERVED: (1.0,)}, failed=[(SERVED, 0)])
     assert changes(load_runs([runs[0], nothing])) == []
@@ -154,7 +154,7 @@ def test_answers_of_one_token_have_no_chart_of_the_time_between_tokens(tmp_path)
     found = together([run, run])
     assert [chart.name for chart in found.charts.first] == ["ttft_p99"]
     (tmp_path / "short" / "journal.jsonl").write_text("")
-    assert write_report([folder, folder], tmp_path / "two.html").is_file()
+    assert write_report(load_runs([folder, folder]), tmp_path / "two.html").is_file()
     assert not any("needs 10 requests" in note for note in headline_table(run.pooled, {}).notes)
 
 
@@ -186,7 +186,7 @@ def test_all_runs_stand_in_one_table(before, both, tmp_path):
     ]
     assert table.rows[1][8].value == runs[2].pooled[0].output_tok_per_s
     assert overview(runs[:1]) is None
-    page = write_report([before, other], tmp_path / "two.html").read_text(encoding="utf-8")
+    page = write_report(load_runs([before, other]), tmp_path / "two.html").read_text(encoding="utf-8")
     assert (
         "All online runs, p50/p90/p99" in page
         and "<summary>other is not compared with before</summary>" in page
