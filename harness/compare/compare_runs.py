@@ -29,74 +29,67 @@ def outcome(term: GateTerm, bound: float, ci: Ends | None) -> Outcome:
     return "pass" if high <= bound else "regression" if low > bound else "inconclusive"
 
 
-def judge_ratio(term: GateTerm, engines: tuple[str, str], load: Load, found: Contrast | None) -> Gated:
+def _judge_ratio(gated: Gated, term: GateTerm, found: Contrast | None) -> Gated:
     """A gate on a latency or a rate against run A's. `found` is None where A or B has no such statistic at
     that load, or A's is 0."""
-    bound = 1 + term.limit
     if found is None:
-        reason = "A or B has no such value, or A's is 0"
-        return _gated(term, engines, load, None, None, bound, reason)
-    ratio = found.ratio
+        return gated.model_copy(update={"reason": "A or B has no such value, or A's is 0"})
     nothing = not found.a.value and found.b.repeats > 1 and found.b.has_log  # where A always has some
-    gated = _gated(term, engines, load, ratio.value, (0.0, 0.0) if nothing else ratio.ci, bound)
-    return _with_reason(gated, term, found.missing, found.spread, found.repeats, "of each", found.paired)
+    gated = _with_value(gated, term, found.ratio.value, (0.0, 0.0) if nothing else found.ratio.ci)
+    return _with_reason(gated, term, found.missing, found.spread, found.repeats, found.paired)
 
 
-def judge_value(term: GateTerm, engines: tuple[str, str], load: Load, new: Estimate | None) -> Gated:
+def _judge_value(gated: Gated, term: GateTerm, new: Estimate | None) -> Gated:
     """A gate on a latency or a rate by itself. `new` is run B's; None where it has no such statistic."""
     if new is None:
-        return _gated(term, engines, load, None, None, term.limit, "B has no such value")
-    gated = _gated(term, engines, load, new.value, level(new), term.limit)
+        return gated.model_copy(update={"reason": "B has no such value"})
+    gated = _with_value(gated, term, new.value, level(new))
     spread = new.spread(log=True) if new.has_log else None
-    return _with_reason(gated, term, new.missing, spread, (new.repeats, new.repeats), "of B", paired=True)
+    return _with_reason(gated, term, new.missing, spread, (new.repeats, new.repeats), paired=True)
+
+
+def _with_value(gated: Gated, term: GateTerm, value: float, ci: Ends | None) -> Gated:
+    update = {"value": value, "ci": ci, "outcome": outcome(term, gated.limit, ci)}
+    return gated.model_copy(update=update)
 
 
 def _with_reason(
-    gated: Gated,
-    term: GateTerm,
-    missing: int,
-    spread: float | None,
-    repeats: tuple[int, int],
-    whose: str,
-    paired: bool = False,
+    gated: Gated, term: GateTerm, missing: int, spread: float | None, repeats: tuple[int, int], paired: bool
 ) -> Gated:
     """The same; one that is inconclusive says why, and what would decide it.
 
     Args:
         missing: requests or tokens that a repeat lacks.
         spread: of the logarithm from repeat to repeat, seen in so many `repeats`; None: not seen.
-        whose: more repeats.
         paired: there is one sample: repeats that are compared one by one, with the spread of their ratio, or
             those of one run.
     """
     if gated.outcome != "inconclusive" or gated.value is None:
         return gated
-    more = None
+    more, runs = None, "of each" if gated.relative else "of B"
     if missing:
         what = f"{METRICS[term.metric].sample}s"
         reason = f"{term.statistic} has no interval: each repeat needs {missing} more {what}"
     elif gated.ci is None and min(repeats) > 1:
         reason = "its repeats give no interval: measure more of them, or more requests"
     elif spread is None:
-        reason = f"one repeat does not show how repeats differ: measure 2 or more {whose}"
+        reason = f"one repeat does not show how repeats differ: measure 2 or more {runs}"
     else:
         if gated.limit != gated.value:
             more = repeats_to_find(gated.limit / gated.value - 1, spread, repeats, paired=paired)
         reason = "the interval contains the limit; " + (
-            f"about {more} repeats {whose} would decide"
+            f"about {more} repeats {runs} would decide"
             if more
             else "no number of repeats is likely to decide"
         )
     return gated.model_copy(update={"reason": reason, "needed_repeats": more})
 
 
-def judge_errors(
-    term: GateTerm, engines: tuple[str, str], load: Load, repeats: Sequence[tuple[int, int]]
-) -> Gated:
+def _judge_errors(gated: Gated, term: GateTerm, repeats: Sequence[tuple[int, int]]) -> Gated:
     """A gate on run B's share of failed requests. `repeats`: how many failed, of how many, in each."""
     failed, counts = zip(*repeats, strict=True)
     ends = error_rate_ends(failed, counts)
-    gated = _gated(term, engines, load, sum(failed) / sum(counts), ends, term.limit)
+    gated = _with_value(gated, term, sum(failed) / sum(counts), ends)
     reasons = []
     if gated.outcome == "inconclusive":
         failures = f"{sum(failed)} of {sum(counts)} requests failed"
@@ -104,29 +97,6 @@ def judge_errors(
     if len(repeats) == 1:
         reasons.append("one repeat shows what one server does, not how they differ")
     return gated.model_copy(update={"reason": "; ".join(reasons)})
-
-
-def _gated(
-    term: GateTerm,
-    engines: tuple[str, str],
-    load: Load,
-    value: float | None,
-    ci: Ends | None,
-    bound: float,
-    reason: str = "",
-) -> Gated:
-    return Gated(
-        gate=term.text,
-        relative=term.relative,
-        engine_a=engines[0],
-        engine_b=engines[1],
-        load=load,
-        value=value,
-        ci=ci,
-        limit=bound,
-        outcome=outcome(term, bound, ci),
-        reason=reason,
-    )
 
 
 Pair = tuple[str, str]
@@ -274,11 +244,22 @@ def judge(
     term: GateTerm, engines: Pair, load: Load, b: StoredRun, new: Estimates, found: Contrast | None
 ) -> Gated:
     """Judge B by one term: its failures, its value, or what was found of B against A."""
+    gated = Gated(
+        gate=term.text,
+        relative=term.relative,
+        engine_a=engines[0],
+        engine_b=engines[1],
+        load=load,
+        value=None,
+        ci=None,
+        limit=1 + term.limit if term.relative else term.limit,
+        outcome="inconclusive",
+    )
     if term.metric == ERROR_RATE:
-        return judge_errors(term, engines, load, b.failures(engines[1], load))
+        return _judge_errors(gated, term, b.failures(engines[1], load))
     if term.relative:
-        return judge_ratio(term, engines, load, found)
-    return judge_value(term, engines, load, new.get((term.metric, term.statistic)))
+        return _judge_ratio(gated, term, found)
+    return _judge_value(gated, term, new.get((term.metric, term.statistic)))
 
 
 def worst_outcome(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.compare.compare_runs import compare_runs, judge_errors, judge_ratio, outcome
+from harness.compare.compare_runs import compare_runs, judge, outcome
 from harness.errors import UsageError
 from harness.metrics.contrast import contrast
 from harness.metrics.intervals import Estimate
@@ -99,7 +102,8 @@ def test_none_is_less_only_where_a_has_some_in_each_of_several_repeats(of_a, exp
     a, b = ({(name, name): Estimate(float(of.mean()), of)} for of in (each, 0 * each))
     [found] = contrast(load, b, a, [(name, name)])
     [gate] = parse_gate("goodput_req_per_s>=-3%")
-    assert judge_ratio(gate, ("a", "b"), load, found).outcome == expected
+    no_run: Any = None
+    assert judge(gate, ("a", "b"), load, no_run, {}, found).outcome == expected
 
 
 @pytest.mark.parametrize(
@@ -115,7 +119,8 @@ def test_none_is_less_only_where_a_has_some_in_each_of_several_repeats(of_a, exp
 )
 def test_failures_are_judged_by_how_servers_differ(repeats, expected):
     [term] = parse_gate("error_rate<=10%")
-    gated = judge_errors(term, ("a", "b"), TraceLoad(scale=1), repeats)
+    run: Any = SimpleNamespace(failures=lambda label, load: repeats)
+    gated = judge(term, ("a", "b"), TraceLoad(scale=1), run, {}, None)
     assert gated.outcome == expected
     assert ("one repeat shows what one server does" in gated.reason) == (len(repeats) == 1)
     assert ("does not decide it" in gated.reason) == (expected == "inconclusive")
