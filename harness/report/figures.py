@@ -225,13 +225,12 @@ def _panel(axes: Axes, chart: Chart, looks: Mapping[str, Look], only: str, title
 
 def _side(axes: Axes, axis: Axis, series: Sequence[Series], which: str) -> None:
     """Ends and ticks as the page has them."""
-    scale = fitted(axis, series, which)
+    low, high = axis_ends(axis, series, which)
     if axis.log:
         (axes.set_xscale if which == "x" else axes.set_yscale)("log")
-    ends = (scale.high, scale.low) if axis.down else (scale.low, scale.high)
-    (axes.set_xlim if which == "x" else axes.set_ylim)(*ends)
-    side = axes.xaxis if which == "x" else axes.yaxis
-    side.set_ticks([place for place, _ in scale.ticks], [one_line(name, 34) for _, name in scale.ticks])
+    (axes.set_xlim if which == "x" else axes.set_ylim)(*((high, low) if axis.down else (low, high)))
+    side, marks = axes.xaxis if which == "x" else axes.yaxis, axis_ticks(axis, low, high)
+    side.set_ticks([place for place, _ in marks], [one_line(name, 34) for _, name in marks])
     side.set_minor_locator(NullLocator())
 
 
@@ -301,26 +300,17 @@ def _quiet() -> warnings.catch_warnings[None]:
 _MANY_DECADES = 2.5
 
 
-@dataclass(frozen=True)
-class Scale:
-    """An axis with its ends."""
-
-    axis: Axis
-    low: float
-    high: float
-
-    @property
-    def ticks(self) -> list[tuple[float, str]]:
-        """Places with names: the axis's own, or round numbers."""
-        if self.axis.ticks:
-            return list(self.axis.ticks)
-        values = _decades(self.low, self.high) if self.axis.log else _steps(self.low, self.high)
-        return [(value, f"{value:,.10g}") for value in values]
+def axis_ends(axis: Axis, series: Sequence[Series], which: str) -> tuple[float, float]:
+    """Ends of an axis, its own or those between which all series are seen."""
+    return axis.ends or _fit(axis, list(values_of(series, which)))
 
 
-def fitted(axis: Axis, series: Sequence[Series], which: str) -> Scale:
-    """A scale on which all series are seen."""
-    return Scale(axis, *(axis.ends or _fit(axis, list(values_of(series, which)))))
+def axis_ticks(axis: Axis, low: float, high: float) -> list[tuple[float, str]]:
+    """Places with names on an axis from `low` to `high`: its own, or round numbers."""
+    if axis.ticks:
+        return list(axis.ticks)
+    values = _decades(low, high) if axis.log else _steps(low, high)
+    return [(value, f"{value:,.10g}") for value in values]
 
 
 def _fit(axis: Axis, values: list[float]) -> tuple[float, float]:

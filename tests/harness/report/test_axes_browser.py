@@ -9,7 +9,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
 from harness.report.charts.run_charts import charts
-from harness.report.figures import fitted
+from harness.report.figures import axis_ends
 from harness.report.render import write_report
 from harness.runs.reader import load_run, load_runs
 
@@ -35,8 +35,8 @@ def test_axes_are_those_of_the_figures(browser, tmp_path):
         shown = every[plot.get_attribute("data-chart").partition("/")[2]]
         drawn(page, plot)
         for which, axis in (("x", shown.x), ("y", shown.y)):
-            scale = fitted(axis, shown.shown, which)
-            assert ends(plot, which) == pytest.approx([scale.low, scale.high], rel=1e-4, abs=1e-4), shown.name
+            low, high = axis_ends(axis, shown.shown, which)
+            assert ends(plot, which) == pytest.approx([low, high], rel=1e-4, abs=1e-4), shown.name
             logarithmic += axis.log
     assert logarithmic > 6
 

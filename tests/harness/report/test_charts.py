@@ -22,7 +22,7 @@ from harness.report.charts.by_load import acceptance, by_load, ecdf
 from harness.report.charts.chart import MANY, Axis, Chart, Limit, Series, data_block
 from harness.report.charts.looks import looks
 from harness.report.charts.run_charts import charts
-from harness.report.figures import fitted
+from harness.report.figures import axis_ends, axis_ticks
 from harness.runs.reader import load_run
 from harness.schema.limits import Slo
 from harness.schema.load import TraceLoad
@@ -175,11 +175,13 @@ NUMBERS = st.floats(1e-6, 1e9)
 @given(st.lists(NUMBERS, min_size=1, max_size=20), st.booleans())
 def test_what_is_shown_lies_within_the_axis(values, log):
     chart = [Series("a", "line", values, values)]
-    scale = fitted(Axis("ms", log=log), chart, "x")
-    assert scale.low <= min(values) and max(values) <= scale.high
-    assert all(scale.low <= value <= scale.high for value, _ in scale.ticks)
-    assert len(scale.ticks) <= 25
-    assert not log or scale.ticks[0][0] == scale.low, "the axis begins without a number"
+    axis = Axis("ms", log=log)
+    low, high = axis_ends(axis, chart, "x")
+    marks = axis_ticks(axis, low, high)
+    assert low <= min(values) and max(values) <= high
+    assert all(low <= value <= high for value, _ in marks)
+    assert len(marks) <= 25
+    assert not log or marks[0][0] == low, "the axis begins without a number"
 
 
 def test_a_distribution_has_an_axis_like_other_charts():
@@ -188,17 +190,19 @@ def test_a_distribution_has_an_axis_like_other_charts():
     sample = Sample(took, None, np.arange(took.size))
     group: Any = SimpleNamespace(label="a", load=TraceLoad(scale=1), sample=lambda metric: sample)
     chart = ecdf([group], "ttft_ms", None)
-    scale = fitted(chart.x, chart.shown, "x")
-    assert chart.x.log and scale.high == pytest.approx(1.15 * 50_000)
-    assert [name for _, name in scale.ticks] == ["200", "500", *(f"{n},000" for n in (1, 2, 5, 10, 20, 50))]
+    low, high = axis_ends(chart.x, chart.shown, "x")
+    assert chart.x.log and high == pytest.approx(1.15 * 50_000)
+    names = [name for _, name in axis_ticks(chart.x, low, high)]
+    assert names == ["200", "500", *(f"{n},000" for n in (1, 2, 5, 10, 20, 50))]
 
 
 @pytest.mark.parametrize("values", [[-0.6], [-2.0, -0.5], [0.0], [3.0]])
 def test_an_axis_goes_upwards_whatever_is_shown(values):
     """A server that is read before the first request has times below zero alone."""
-    scale = fitted(Axis("t, s"), [Series("a", "line", values, values)], "x")
-    assert scale.low < scale.high and scale.ticks
-    assert all(scale.low <= value <= scale.high for value in values)
+    axis = Axis("t, s")
+    low, high = axis_ends(axis, [Series("a", "line", values, values)], "x")
+    assert low < high and axis_ticks(axis, low, high)
+    assert all(low <= value <= high for value in values)
 
 
 def test_the_library_is_what_its_notes_say():
