@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, TypedDict, TypeVar, Unpack
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -195,52 +196,49 @@ def _share(part: float, whole: float) -> float:
 Reports = TypeVar("Reports", PrefixHits, Speculation)
 
 
-class SummaryInputs(TypedDict, total=False):
+@dataclass(frozen=True)
+class SummaryInputs:
     """Inputs of a run's summaries beside the tables."""
 
     #: The service level that a request of the goodput meets; without it goodput is None.
-    slo: Slo | None
+    slo: Slo | None = None
     #: The rates that client processes sustain; None: unknown, and not judged by.
-    calibration: Calibration | None
+    calibration: Calibration | None = None
     #: Means of each cell by the engines' histograms.
-    reported: Reported | None
+    reported: Reported = field(default_factory=dict)
     #: Engines whose answers are wrong, by label, and why: their cells are invalid.
-    wrong: Mapping[str, Fact] | None
+    wrong: Mapping[str, Fact] = field(default_factory=dict)
     #: Load of the machine during each cell.
-    machines: Machines | None
+    machines: Machines = field(default_factory=dict)
     #: Share of each cell's prompts that a prefix cache had.
-    prefixes: Sequence[PrefixHits]
+    prefixes: Sequence[PrefixHits] = ()
     #: Seconds that a cell was to be measured.
-    wanted_s: float
-    #: GPUs that each engine computes on, by label.
-    gpus: Mapping[str, int]
+    wanted_s: float = 0.0
     #: Scores of the engines in the accuracy task.
-    scores: TaskScores | None
+    scores: TaskScores | None = None
     #: Reports of the engines on speculative decoding in each cell.
-    drafted: Sequence[Speculation]
+    drafted: Sequence[Speculation] = ()
     #: Readings of the servers' own pages, of all cells.
-    server: pd.DataFrame
+    server: pd.DataFrame | None = None
 
 
-def summarize(groups: Sequence[Group], **known: Unpack[SummaryInputs]) -> list[OnlineSummary]:
+def summarize(groups: Sequence[Group], inputs: SummaryInputs) -> list[OnlineSummary]:
     """Summarize the repeats of each engine at each load, in their order, and then all of them pooled."""
-    slo, machines, gpus = known.get("slo"), known.get("machines"), known.get("gpus")
-    return summarize_points([measure(repeats, slo, machines, gpus) for repeats in by_load(groups)], **known)
+    points = [measure(repeats, inputs.slo, inputs.machines) for repeats in by_load(groups)]
+    return summarize_points(points, inputs)
 
 
-def summarize_points(points: Sequence[Point], **known: Unpack[SummaryInputs]) -> list[OnlineSummary]:
-    """Summarize points that were measured with the same service level, machines and GPUs."""
+def summarize_points(points: Sequence[Point], inputs: SummaryInputs) -> list[OnlineSummary]:
+    """Summarize points that were measured with the same service level and machines."""
     summaries = []
-    slo, reported, machines = known.get("slo"), known.get("reported") or {}, known.get("machines") or {}
-    hits, drafted = _by_cell(known.get("prefixes", ())), _by_cell(known.get("drafted", ()))
-    calibration, server = known.get("calibration"), known.get("server")
-    readings = {} if server is None else dict(iter(server.groupby("cell")))
+    hits, drafted, machines = _by_cell(inputs.prefixes), _by_cell(inputs.drafted), inputs.machines
+    readings = {} if inputs.server is None else dict(iter(inputs.server.groupby("cell")))
     for point in points:
         each = []
         for group, counts, estimates in zip(point.repeats, point.counts, point.each, strict=True):
             place = (group.label, group.load, group.repeat)
             draft = drafted.get(place)
-            summary = _summary(group, [group], [counts], estimates, slo, calibration, reported)
+            summary = _summary(group, [group], [counts], estimates, inputs)
             notices = cell_notices(group, machines, hits.get(place), draft.count if draft else None)
             notices += page_facts(group, readings[group.cell]) if group.cell in readings else []
             each.append(_with_sources(summary.model_copy(update={"notices": notices})))
@@ -248,16 +246,17 @@ def summarize_points(points: Sequence[Point], **known: Unpack[SummaryInputs]) ->
         if len(each) == 1:
             pooled = each[0].model_copy(update={"repeat": None, "notices": notices})
         else:
-            pooled = _summary(point.pooled, point.repeats, point.counts, point.estimates, slo, None, reported)
+            pooled = _summary(point.pooled, point.repeats, point.counts, point.estimates, inputs)
             reasons = [reason for summary in each for reason in summary.invalid_reasons]
             judgement = {"valid": not reasons, "invalid_reasons": reasons, "notices": notices}
             clients = clients_of(reasons) or None
             pooled = _with_sources(pooled.model_copy(update={**judgement, "clients_needed": clients}))
         summaries += [*each, pooled]
-    wrong, scores = known.get("wrong") or {}, known.get("scores")
-    judged = [scored(discredit(summary, wrong.get(summary.label)), scores) for summary in summaries]
+    judged = [
+        scored(discredit(summary, inputs.wrong.get(summary.label)), inputs.scores) for summary in summaries
+    ]
     repeats = {(point.pooled.label, point.pooled.load): point.repeats for point in points}
-    return list(with_brief(with_order(judged, repeats), known.get("wanted_s", 0.0)))
+    return list(with_brief(with_order(judged, repeats), inputs.wanted_s))
 
 
 def _with_sources(summary: OnlineSummary) -> OnlineSummary:
@@ -290,17 +289,15 @@ def _summary(
     repeats: Sequence[Group],
     each: Sequence[Counts],
     estimates: Estimates,
-    slo: Slo | None,
-    calibration: Calibration | None,
-    reported: Reported,
+    inputs: SummaryInputs,
 ) -> OnlineSummary:
-    requests, good = group.requests, group.good
+    requests, good, slo, reported = group.requests, group.good, inputs.slo, inputs.reported
     errors = requests["error"].dropna().astype(str).value_counts()
     passed = total(each)
     latencies = {name: distribution(group.sample(name), of_metric(estimates, name)) for name in LATENCIES}
     unknown = [name for name in LATENCIES if METRICS[name].by_engine and not latencies[name].n]
     latencies |= {name: _engine_reported(good, name, reported) for name in unknown}
-    reasons = invalid_reasons(group, calibration)
+    reasons = invalid_reasons(group, inputs.calibration)
     met = None if slo is None else np.concatenate([requests_within(repeat, slo) for repeat in repeats])
     return OnlineSummary(
         **group.identity,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from harness.metrics.summary import summarize
+from harness.metrics.summary import SummaryInputs, summarize
 from harness.records.cell import CellRecords
 from harness.report.charts.by_load import by_load
 from harness.report.charts.chart import Chart, data_block
@@ -39,8 +39,8 @@ def live_page(folder: Path) -> str:
     raw = _finished(read_raw(folder), {entry.cell for entry in journal}) if journal else None
     summaries: list[OnlineSummary] = []
     if raw is not None:
-        settings, calibration = raw.info.settings, raw.info.client_calibration
-        summaries = summarize(raw.groups, slo=settings.slo, calibration=calibration)
+        inputs = SummaryInputs(raw.info.settings.slo, raw.info.client_calibration)
+        summaries = summarize(raw.groups, inputs)
     styles = looks((summary.engine, summary.label) for summary in summaries)
     pooled = [summary for summary in summaries if summary.repeat is None and summary.num_success]
     charts: list[Chart] = []

@@ -17,7 +17,7 @@ from harness.metrics.contrast import compare_points
 from harness.metrics.estimates import measure
 from harness.metrics.recovery import recoveries
 from harness.metrics.samples import Group, by_load, split
-from harness.metrics.summary import summarize_points
+from harness.metrics.summary import SummaryInputs, summarize_points
 from harness.metrics.validity import with_harmless_lag
 from harness.records.cell import CellRecords
 from harness.records.columns import CHUNKS, REQUESTS
@@ -200,8 +200,7 @@ def recompute(results: OnlineResults, groups: Sequence[Group], server: pd.DataFr
     A metric that was added since the run was measured has summaries and is not compared: the verdicts, which
     hold for all comparisons together, stay those of the run. `server` has the readings of servers' pages.
     """
-    settings, calibration = results.meta.settings, results.meta.client_calibration
-    wrong = results.answers.wrong if results.answers else None
+    settings = results.meta.settings
     labels = dict.fromkeys(group.label for group in groups)
     gpus = {label: gpus_used(results.meta, label) for label in labels}
     measured = partial(
@@ -209,24 +208,22 @@ def recompute(results: OnlineResults, groups: Sequence[Group], server: pd.DataFr
     )
     with ThreadPoolExecutor(2) as threads:
         points = list(threads.map(measured, by_load(groups)))
-    summaries = summarize_points(
-        points,
+    inputs = SummaryInputs(
         slo=settings.slo,
-        calibration=calibration,
+        calibration=results.meta.client_calibration,
         reported=results.reported,
-        wrong=wrong,
+        wrong=results.answers.wrong if results.answers else {},
         machines=results.machines,
         prefixes=results.prefixes,
         wanted_s=settings.measured_s,
         scores=results.accuracy,
         drafted=results.speculation,
-        gpus=gpus,
         server=server,
     )
     stored = {name for summary in results.summaries for name in summary.model_fields_set}
     added = {*METRICS} - stored if results.summaries else set()
     comparisons = compare_points(points, added)
-    judged = with_harmless_lag(summaries, comparisons)
+    judged = with_harmless_lag(summarize_points(points, inputs), comparisons)
     recovered = [recovery for group in groups for recovery in recoveries(group)]
     return results.model_copy(
         update={"summaries": judged, "comparisons": comparisons, "recoveries": recovered}

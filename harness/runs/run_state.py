@@ -16,7 +16,7 @@ from harness.engines.selection import make_engine_variants
 from harness.errors import NothingMeasuredError, UsageError
 from harness.files import now, write_json, write_whole
 from harness.metrics.samples import Group
-from harness.metrics.summary import prefix_hits, summarize
+from harness.metrics.summary import SummaryInputs, prefix_hits, summarize
 from harness.plain_text import visible
 from harness.records.cell import CellRecords
 from harness.records.parquet import write_cell
@@ -238,8 +238,7 @@ class Run:
             **fields,
         )
         counted = {} if entry.prefix_cache is None else {cell.index: entry.prefix_cache}
-        [summary, *_] = summarize(
-            [group],
+        inputs = SummaryInputs(
             slo=self.settings.slo,
             calibration=self.calibration,
             machines=watched([entry]),
@@ -248,6 +247,7 @@ class Run:
             drafted=entry.drafted,
             server=records.server,
         )
+        [summary, *_] = summarize([group], inputs)
         entry.summary = summary
         with self.lock:
             append_journal(self.folder / JOURNAL, entry)

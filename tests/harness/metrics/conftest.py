@@ -1,6 +1,6 @@
 """Small tables with the columns of records/columns.py, built request by request in plain Python."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -8,7 +8,7 @@ import pandas as pd
 from harness.metrics.contrast import compare_points
 from harness.metrics.estimates import measure
 from harness.metrics.samples import Cut, by_load, split
-from harness.metrics.summary import summarize
+from harness.metrics.summary import SummaryInputs, summarize_points
 from harness.records.columns import CHUNKS, REQUESTS
 from harness.schema.load import TraceLoad, load_text
 from harness.schema.results import Comparison, OnlineSummary
@@ -42,9 +42,16 @@ def build(rows: Sequence[dict[str, Any]]) -> Tables:
     )
 
 
-def summaries(rows: Sequence[dict[str, Any]], cut: Cut | None = None, **known: Any) -> list[OnlineSummary]:
+def summaries(
+    rows: Sequence[dict[str, Any]],
+    cut: Cut | None = None,
+    gpus: Mapping[str, int] | None = None,
+    **known: Any,
+) -> list[OnlineSummary]:
     """The summaries of requests."""
-    return summarize(split(*build(rows), cut), **known)
+    inputs, groups = SummaryInputs(**known), split(*build(rows), cut)
+    points = [measure(repeats, inputs.slo, inputs.machines, gpus) for repeats in by_load(groups)]
+    return summarize_points(points, inputs)
 
 
 def compare(requests: pd.DataFrame, chunks: pd.DataFrame, cut: Cut | None = None) -> list[Comparison]:

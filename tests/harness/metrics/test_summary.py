@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.metrics.samples import split
-from harness.metrics.summary import summarize, waterfall
+from harness.metrics.summary import SummaryInputs, summarize, waterfall
 from harness.report.tables.rates import throughput_table
 from harness.schema.facts import Fact
 from harness.schema.fairness import PARTS, ReportedMean, TaskScore, TaskScores, Waterfall
@@ -191,7 +191,8 @@ def test_goodput_counts_requests_within_every_limit():
     rows[1]["chunks"] = [(0.6, 1), (0.9, 1)]
     rows[2]["chunks"] = [(1.1, 1)]
     requests, chunks = build(rows)
-    summary = summarize(split(requests, chunks), slo=Slo(ttft_ms=200, itl_ms=60, tpot_ms=60))[0]
+    inputs = SummaryInputs(slo=Slo(ttft_ms=200, itl_ms=60, tpot_ms=60))
+    summary = summarize(split(requests, chunks), inputs)[0]
     assert summary.goodput_req_per_s == pytest.approx(2 / summary.duration_s)
     assert summaries(rows)[0].goodput_req_per_s is None
 
@@ -212,7 +213,7 @@ def test_a_single_repeat_pools_to_itself():
 def test_an_answer_in_one_chunk_was_not_seen_to_keep_its_tokens_limit(limit):
     rows = [{"t_sent": 0.0, "chunks": [(0.2, 30)]}, {"t_sent": 0.0, "chunks": [(0.1, 1)]}]
     requests, chunks = build(rows)
-    summary = summarize(split(requests, chunks), slo=Slo.model_validate({limit: 1}))[0]
+    summary = summarize(split(requests, chunks), SummaryInputs(slo=Slo.model_validate({limit: 1})))[0]
     assert summary.goodput_req_per_s == pytest.approx(1 / summary.duration_s)
 
 

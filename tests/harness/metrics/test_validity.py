@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.metrics.samples import split
-from harness.metrics.summary import summarize
+from harness.metrics.summary import SummaryInputs, summarize
 from harness.metrics.validity import clients_needed, invalid_reasons, late_alone, one_late, with_harmless_lag
 from harness.report.tables.cells import nodes_table
 from harness.schema.load import ClosedLoop, Load, TraceLoad, load_text
@@ -111,7 +111,7 @@ def test_lag_that_can_change_no_verdict_is_a_notice(
     ttft_s: tuple[float, float], lag_s: float, valid: bool
 ) -> None:
     tables = two_engines(ttft_s, lag_s)
-    strict = summarize(split(*tables))
+    strict = summarize(split(*tables), SummaryInputs())
     judged = with_harmless_lag(strict, compare(*tables))
     late = [each for each in judged if each.label == "b"]
     assert not any(each.valid for each in strict if each.label == "b") and len(late) == 4
@@ -199,9 +199,8 @@ def test_how_many_processes_would_do(
     assert bool(reasons) == bool(needed)
     assert max((reason.values["clients"] for reason in reasons), default=0) == needed
     assert not any(reason.kind == "busy" for reason in invalid_reasons(group))
-    assert [s.clients_needed for s in summarize(split(*sent(load, *requests)), calibration=known)] == [
-        needed or None
-    ] * 2
+    each = summarize(split(*sent(load, *requests)), SummaryInputs(calibration=known))
+    assert [summary.clients_needed for summary in each] == [needed or None] * 2
 
 
 def failing(tolerated: bool | None) -> Tables:
@@ -223,7 +222,7 @@ def failing(tolerated: bool | None) -> Tables:
 
 
 def test_a_server_that_fails_never_looks_faster() -> None:
-    a, _, b, _ = summarize(split(*failing(tolerated=True)))
+    a, _, b, _ = summarize(split(*failing(tolerated=True)), SummaryInputs())
     assert a.valid and b.valid and b.num_error == 10
     assert b.ttft_ms.p50 == pytest.approx(100) and b.ttft_ms.p90 is None
     assert (b.ttft_ms.p99, b.ttft_ms.mean, b.ttft_ms.max, b.ttft_ms.censored) == (None, None, None, 10)
@@ -236,6 +235,6 @@ def test_a_server_that_fails_never_looks_faster() -> None:
 
 @pytest.mark.parametrize("tolerated", [False, None])
 def test_more_failures_than_are_tolerated_make_a_cell_invalid(tolerated: bool | None) -> None:
-    *_, b, _ = summarize(split(*failing(tolerated)))
+    *_, b, _ = summarize(split(*failing(tolerated)), SummaryInputs())
     assert [(fact.kind, fact.values["failed"]) for fact in b.invalid_reasons] == [("failures", 10)]
     assert b.ttft_ms.p99 == pytest.approx(100) and not b.ttft_ms.censored

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from harness.metrics.rates import count
 from harness.metrics.samples import find_window, split
-from harness.metrics.summary import summarize
+from harness.metrics.summary import SummaryInputs, summarize
 from harness.schema.limits import Slo
 from harness.schema.setting_types import Window
 from tests.harness.metrics.conftest import build, compare, summaries
@@ -123,8 +123,9 @@ def rows_of(drawn):
 def test_a_window_around_everything_changes_nothing(drawn):
     tables = build(rows_of(drawn))
     start = min(start for start, *_ in drawn)
-    [whole, _] = summarize(split(*tables), slo=Slo(ttft_ms=500))
-    [cut, _] = summarize(split(*tables, Window(start_s=start, end_s=1e6)), slo=Slo(ttft_ms=500))
+    inputs = SummaryInputs(slo=Slo(ttft_ms=500))
+    [whole, _] = summarize(split(*tables), inputs)
+    [cut, _] = summarize(split(*tables, Window(start_s=start, end_s=1e6)), inputs)
     assert cut.window_s is not None and cut.left_out == 0
     plain = whole.model_dump(exclude={"window_s"})
     for name, value in cut.model_dump(exclude={"window_s"}).items():

@@ -16,7 +16,7 @@ import pytest
 from harness.metrics.contrast import compare_points
 from harness.metrics.estimates import measure
 from harness.metrics.samples import by_load, split
-from harness.metrics.summary import summarize
+from harness.metrics.summary import SummaryInputs, summarize
 from harness.records.columns import CHUNKS, REQUESTS
 from harness.runs.reader import Run, load_run
 from harness.schema.base import Verdict
@@ -154,7 +154,7 @@ def make_online(
         ).model_copy(
             update={"trace": TRACE.model_copy(update={"name": trace, "requests": n, "changed": n * 3 // 8})}
         ),
-        summaries=summarize(split(*raw), slo=Slo(ttft_ms=200, tpot_ms=12)),
+        summaries=summarize(split(*raw), SummaryInputs(slo=Slo(ttft_ms=200, tpot_ms=12))),
         comparisons=compare_points([measure(repeats) for repeats in by_load(split(*raw))]),
         skipped=[skipped] if faults else [],
     )

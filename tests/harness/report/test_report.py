@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from harness.errors import UsageError
 from harness.metrics.samples import split
-from harness.metrics.summary import summarize
+from harness.metrics.summary import SummaryInputs, summarize
 from harness.report import figures
 from harness.report.html import Chapter
 from harness.report.render import write_outputs, write_report, write_without_figures
@@ -225,7 +225,7 @@ def test_a_run_in_which_nothing_succeeded_still_has_a_report(tmp_path):
     folder = make_online(tmp_path / "run", engines=ENGINES[:1], scales=[1.0], repeats=1, n=20, faults=False)
     run = load_run(folder)
     failed = run.requests.assign(error="connect", completion_tokens=None)
-    summaries = summarize(split(failed, run.chunks))
+    summaries = summarize(split(failed, run.chunks), SummaryInputs())
     results = run.results.model_copy(update={"summaries": summaries, "comparisons": []})
     (folder / "online_results.json").write_text(results.model_dump_json())
     failed.to_parquet(folder / "requests.parquet")
