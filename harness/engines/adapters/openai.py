@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,9 +21,9 @@ from harness.engines.base import (
     RequestSettings,
     Server,
 )
+from harness.engines.process.engine_server import listeners
 from harness.engines.process.guard import family
 from harness.engines.running.address import Address
-from harness.engines.running.local_process import main_process
 from harness.engines.running.model_list import ServedModel, check_answers, served_model, with_context
 from harness.engines.running.trial import CONTINUOUS, Trial
 from harness.errors import EngineError, UsageError
@@ -127,3 +129,35 @@ class OpenAI(Engine):
 
     def adapted(self, server: Server, request_settings: RequestSettings) -> RequestSettings:
         return Trial(server.target, self.encoder).adapted(request_settings)
+
+
+def main_process(pid: int, target: Target) -> psutil.Process:
+    """Return the process of that PID, below which is every process that listens at `target`.
+
+    Raises:
+        UsageError: There is no such process, or its files are another user's. It or those below it do not
+            listen there, or others do as well. Or this process is below it.
+    """
+    if listeners([pid], target.port) is None:
+        raise UsageError(
+            f"--server-pid {pid}: another user's process does not show where it listens",
+            "run bench as that user",
+        )
+    tree, listening = {pid, *(process.pid for process in family(pid))}, set[int]()
+    if target.proxy is None and _is_here(target.host):
+        listening = {each for each in psutil.pids() if listeners([each], target.port)}
+    if not listening or not listening <= tree or os.getpid() in tree:
+        raise UsageError(
+            f"--server-pid {pid} is not the main process of the server at {target.place}",
+            "name the process that started those that listen there",
+            new_run=True,
+        )
+    return psutil.Process(pid)
+
+
+def _is_here(host: str) -> bool:
+    """Tell whether a host is an address of this machine."""
+    ours = {address.address for each in psutil.net_if_addrs().values() for address in each}
+    with suppress(OSError):
+        return any(str(info[4][0]) in ours for info in socket.getaddrinfo(host, None))
+    return False

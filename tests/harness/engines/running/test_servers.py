@@ -20,11 +20,10 @@ import pytest
 from pydantic import ValidationError
 
 from harness.calibration.mock_process import mock_server as mock_process
-from harness.engines.adapters.openai import OpenAI
+from harness.engines.adapters.openai import OpenAI, main_process
 from harness.engines.base import EngineSettings, endpoint_target
 from harness.engines.registry import get_engine_variant
 from harness.engines.running.address import Address
-from harness.engines.running.local_process import main_process
 from harness.engines.running.model_list import ServedModel, models_path, served_model
 from harness.engines.selection import address_of, reported_context
 from harness.errors import BenchError, EngineError, UsageError
