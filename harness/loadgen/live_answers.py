@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import httptools
@@ -115,20 +116,10 @@ _TYPED = re.compile(
 )
 
 
-class _Body:
-    """Collects a response's body from httptools."""
-
-    def __init__(self) -> None:
-        self.data = bytearray()
-
-    def on_body(self, data: bytes) -> None:
-        self.data += data
-
-
 def read_answer(response: RawResponse) -> LiveAnswer:
     """Read a streamed answer; what came of it where it broke off."""
-    body = _Body()
-    parser = httptools.HttpResponseParser(body)
+    body: list[bytes] = []
+    parser = httptools.HttpResponseParser(SimpleNamespace(on_body=body.append))
     try:
         for _, data in response.segments:
             parser.feed_data(data)
@@ -136,7 +127,7 @@ def read_answer(response: RawResponse) -> LiveAnswer:
         pass
     parts: list[str] = []
     calls: dict[Any, list[str]] = {}
-    for _, data in read_events([(0.0, bytes(body.data))], complete=True):
+    for _, data in read_events([(0.0, b"".join(body))], complete=True):
         try:
             other = GENERATED in data or _TYPED.search(data)
             event = read_json(_events, as_chunk(data) if other else data)
