@@ -14,15 +14,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import JsonValue
 
-from harness.engines.base import (
-    Engine,
-    EngineSettings,
-    EngineVariant,
-    Installation,
-    Launch,
-    Missing,
-    Server,
-)
+from harness.engines.base import Engine, EngineSettings, EngineVariant, Installation, Launch, Missing, Server
 from harness.engines.find import REPORTED, Place, find_code, output_of, place, probe, supported_flags
 from harness.engines.placement import Parallel, only_gpus
 from harness.engines.process.engine_server import EngineServer

@@ -14,12 +14,7 @@ import pandas as pd
 from harness.metrics.definitions import prompt_tokens
 from harness.metrics.estimates import Estimates, Point, distribution, measure, of_metric
 from harness.metrics.intervals import CONFIDENCE, Measurement, own_interval
-from harness.metrics.notices import (
-    cell_notices,
-    pooled_notices,
-    with_brief,
-    with_order,
-)
+from harness.metrics.notices import cell_notices, pooled_notices, with_brief, with_order
 from harness.metrics.rates import Machines, late_s, peak_in_flight, requests_within, total
 from harness.metrics.samples import Group, by_load
 from harness.metrics.server_state import page_facts

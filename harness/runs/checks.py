@@ -13,14 +13,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from harness.engines.base import (
-    TORCH_DTYPES,
-    Encoder,
-    EngineVariant,
-    Installation,
-    RequestSettings,
-    Server,
-)
+from harness.engines.base import TORCH_DTYPES, Encoder, EngineVariant, Installation, RequestSettings, Server
 from harness.engines.selection import find_engines, make_engine_variants
 from harness.engines.server_pages import request
 from harness.errors import EngineError

@@ -18,14 +18,7 @@ from pydantic import JsonValue
 import harness
 from harness.cluster.testbed import Machines
 from harness.cluster.this_machine import ThisMachine
-from harness.engines.base import (
-    TYPED,
-    Engine,
-    EngineSettings,
-    EngineVariant,
-    Installation,
-    RequestSettings,
-)
+from harness.engines.base import TYPED, Engine, EngineSettings, EngineVariant, Installation, RequestSettings
 from harness.engines.placement import CpuSplit, Placement, parallel_of, resolve_capacity
 from harness.engines.registry import LOCAL
 from harness.engines.selection import Selection

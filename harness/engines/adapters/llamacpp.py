@@ -18,13 +18,7 @@ from typing import ClassVar, Literal
 
 from pydantic import JsonValue
 
-from harness.engines.base import (
-    EngineSettings,
-    Installation,
-    Launch,
-    Missing,
-    RequestSettings,
-)
+from harness.engines.base import EngineSettings, Installation, Launch, Missing, RequestSettings
 from harness.engines.find import CACHE, output_of, place
 from harness.engines.local import LocalEngine
 from harness.engines.placement import Parallel
