@@ -69,9 +69,13 @@ def lengths_table(groups: Sequence[Group]) -> Table | None:
     run has the same length."""
     points = list(by_load(groups))
 
-    def joined(values: Callable[[pd.DataFrame], npt.NDArray[np.float64]]) -> list[npt.NDArray[np.float64]]:
+    def joined(values: Callable[[pd.DataFrame], npt.NDArray[np.float64]]) -> list[pd.Series[float]]:
         arrays = [np.concatenate([values(group.good) for group in repeats]) for repeats in points]
-        return [array[np.isfinite(array)] for array in arrays]
+        return [pd.Series(array[np.isfinite(array)]) for array in arrays]
+
+    def percentiles(of: str, samples: Sequence[pd.Series[float]]) -> list[Column]:
+        values = [[float(sample.quantile(q / 100)) for sample in samples] for q in _SHOWN]
+        return [Column.number(f"{of} p{q}", column, 0) for q, column in zip(_SHOWN, values, strict=True)]
 
     prompts = joined(prompt_tokens)  # as planned where a server does not report them
     answers = joined(lambda good: good["completion_tokens"].to_numpy(np.float64))
@@ -80,10 +84,10 @@ def lengths_table(groups: Sequence[Group]) -> Table | None:
         return None
     columns = [
         *Column.place([repeats[0] for repeats in points]),
-        *(_percentile("prompt", prompts, q) for q in _SHOWN),
-        Column.number("answer mean", map(_mean, answers), 1),
-        *(_percentile("answer", answers, q) for q in _SHOWN),
-        Column.share("ended by itself", map(_mean, ended), 0),
+        *percentiles("prompt", prompts),
+        Column.number("answer mean", [lengths.mean() for lengths in answers], 1),
+        *percentiles("answer", answers),
+        Column.share("ended by itself", [share.mean() for share in ended], 0),
     ]
     return Table("lengths", "Lengths", columns, [_LENGTHS])
 
@@ -116,39 +120,24 @@ def turns_table(groups: Sequence[Group]) -> Table | None:
     return Table("turns", "By turn", columns, ["Of successful requests: prompts in tokens, latencies in ms."])
 
 
-def _mean(values: npt.NDArray[np.float64]) -> float | None:
-    return float(np.mean(values)) if values.size else None
-
-
-def _percentile(of: str, samples: Sequence[npt.NDArray[np.float64]], q: int) -> Column:
-    values = [float(np.percentile(sample, q)) if sample.size else None for sample in samples]
-    return Column.number(f"{of} p{q}", values, 0)
-
-
 # --- Server reports -------------------------------------------------------------------------------------
 
 
-def _total(readings: pd.DataFrame, counter: str) -> float | None:
-    """Sum over the cells of a counter's last value."""
-    return _or_none(readings.groupby("cell")[counter].max().sum(min_count=1))
+def _total(readings: pd.DataFrame, counter: str) -> float:
+    """Sum over the cells of a counter's last value; NaN where no server has it."""
+    return float(readings.groupby("cell")[counter].max().sum(min_count=1))
 
 
-def _quotient(readings: pd.DataFrame, counter: str, per: str) -> float | None:
-    """`_total` of one counter over that of another; None where the latter counted nothing."""
-    above, below = _total(readings, counter), _total(readings, per)
-    return None if above is None or not below else above / below
+def _quotient(readings: pd.DataFrame, counter: str, per: str) -> float:
+    """`_total` of one counter over that of another; NaN where the latter counted nothing."""
+    return _total(readings, counter) / (_total(readings, per) or np.nan)
 
 
-def _prefix_hit_rate(readings: pd.DataFrame) -> float | None:
+def _prefix_hit_rate(readings: pd.DataFrame) -> float:
     """Hits by the counters, or where a server has none as it averages it."""
     counted = _quotient(readings, "prefix_hits", "prefix_queries")
-    if counted is not None:
-        return counted
-    return _or_none(readings.groupby("cell")["prefix_hit_rate"].last().mean())
-
-
-def _or_none(value: float) -> float | None:
-    return None if pd.isna(value) else float(value)
+    averaged = float(readings.groupby("cell")["prefix_hit_rate"].last().mean())
+    return averaged if np.isnan(counted) else counted
 
 
 def server_table(groups: Sequence[Group], readings: pd.DataFrame) -> Table | None:
