@@ -14,7 +14,7 @@ from harness.runs.limits import holds, parse_limits
 from harness.runs.reader import Run
 from harness.schema.limits import GateTerm, Slo
 from harness.schema.load import Load
-from harness.schema.machines import Hourly, Prices, hourly
+from harness.schema.machines import Hourly, Prices, gpu_names, hourly
 from harness.schema.metrics import latencies
 from harness.schema.run_info import gpus_used
 
@@ -102,8 +102,6 @@ def decide(run: Run, asked: Asked = NOTHING) -> Decision:
         UsageError: The prices have none for the run's machine.
     """
     settings, environment = run.meta.settings, run.meta.environment
-    names = environment.get("gpus") if settings.device == "cuda" else None
-    gpus = len(names) if isinstance(names, list) else 0
     terms, prices = list(asked.terms) or _own_terms(run), asked.prices or run.meta.prices
     slo = each_request(terms) or settings.slo
     rank = {label: place for place, label in enumerate(dict.fromkeys(s.label for s in run.pooled))}
@@ -116,7 +114,7 @@ def decide(run: Run, asked: Asked = NOTHING) -> Decision:
         slo,
         [_within(repeats, terms, slo, invalid) for repeats in points] if terms or slo else [],
         served(answered, {point[0].label: gpus_used(run.meta, point[0].label) for point in points}, invalid),
-        gpus,
+        len(gpu_names(environment, settings.device)),
         None if prices is None else hourly(prices, environment, settings.device),
         {
             (summary.label, summary.load): Measurement(

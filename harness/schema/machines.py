@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -203,6 +203,16 @@ def read_prices(path: Path) -> Prices:
         raise UsageError(f"{path}: {first_fault(error)}", HINT) from None
 
 
+def gpu_names(environment: Mapping[str, Any], device: str) -> list[str]:
+    """Return the names of a machine's GPUs; none where a run does not use them."""
+    return [str(gpu.get("name", "GPU")) for gpu in environment.get("gpus") or []] if device == "cuda" else []
+
+
+def with_counts(names: Sequence[str]) -> str:
+    """Return `8 × NVIDIA H200`: each name once."""
+    return ", ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names))
+
+
 def hourly(prices: Prices, environment: Mapping[str, Any], device: str) -> Hourly:
     """Return the price of an hour of a run on that machine.
 
@@ -212,16 +222,14 @@ def hourly(prices: Prices, environment: Mapping[str, Any], device: str) -> Hourl
     Raises:
         UsageError: The file has no price for it.
     """
-    names = [str(gpu.get("name", "GPU")) for gpu in environment.get("gpus") or []] if device == "cuda" else []
-    if not names:
+    if not (names := gpu_names(environment, device)):
         if prices.machine is None:
             raise UsageError(
                 "the prices have none for a machine, and the run used no GPU", "add `machine: 0.4`"
             )
         return Hourly(amount=prices.machine, currency=prices.currency, of="the machine")
     amount = math.fsum(_of_gpu(prices, name) for name in names)
-    of = ", ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names))
-    return Hourly(amount=amount, currency=prices.currency, of=of)
+    return Hourly(amount=amount, currency=prices.currency, of=with_counts(names))
 
 
 def _of_gpu(prices: Prices, name: str) -> float:

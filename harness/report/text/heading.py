@@ -14,6 +14,7 @@ from harness.report.text.load_words import load_number
 from harness.report.text.numbers import few, percent, plural, several, span
 from harness.runs.reader import Run
 from harness.schema.load import ClosedLoop, TraceLoad
+from harness.schema.machines import gpu_names, with_counts
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.run_info import LaunchRecord, RunInfo, TraceRecord
 from harness.schema.setting_types import lengths_text
@@ -40,7 +41,7 @@ def title_parts(run: Run) -> tuple[list[str], list[str]]:
         models = {str(launch.settings["model"]) for launch in launches}
         return [PurePath(models.pop()).name] if len(models) == 1 else [], names(labels)
     parts = [f"{PurePath(settings.model.removeprefix(RANDOM)).name} {settings.dtype}"]
-    gpus = [name.removeprefix("NVIDIA ") for name in _gpus(run.meta)]
+    gpus = [name.removeprefix("NVIDIA ") for name in gpu_names(run.meta.environment, settings.device)]
     parts += [f"{gpus.count(name)} × {name}" if len(gpus) > 1 else name for name in dict.fromkeys(gpus)]
     if not gpus:
         parts.append(", ".join(filter(None, ("CPU", _cores(run.meta)))))
@@ -91,19 +92,10 @@ def about(run: Run) -> str:
 def machine(run: RunInfo) -> str:
     """GPUs by name and count, unless the run was on the CPU; the CPU, its usable cores and the memory."""
     environment: Mapping[str, Any] = run.environment
-    gpus = _gpus(run)
-    parts = [f"{gpus.count(name)} × {name}" for name in dict.fromkeys(gpus)]
-    cpu = environment.get("cpu") or {}
-    memory = environment.get("memory_total")
-    parts += [str(cpu.get("model") or ""), _cores(run)]
-    parts.append(f"{memory / 2**30:.0f} GiB RAM" if memory else "")
-    return ", ".join(part for part in parts if part)
-
-
-def _gpus(run: RunInfo) -> list[str]:
-    environment: Mapping[str, Any] = run.environment
-    on_cpu = run.settings.device == "cpu"
-    return [] if on_cpu else [str(gpu.get("name", "GPU")) for gpu in environment.get("gpus") or []]
+    cpu, memory = environment.get("cpu") or {}, environment.get("memory_total")
+    ram = f"{memory / 2**30:.0f} GiB RAM" if memory else ""
+    gpus = with_counts(gpu_names(environment, run.settings.device))
+    return ", ".join(filter(None, (gpus, str(cpu.get("model") or ""), _cores(run), ram)))
 
 
 def _cores(run: RunInfo) -> str:
