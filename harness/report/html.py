@@ -15,7 +15,6 @@ from markupsafe import Markup
 from harness.report.answer import answer, terms
 from harness.report.charts.chart import Chart, View, data_block
 from harness.report.charts.looks import Look, looks, on_dark
-from harness.report.charts.over_time import power_is_known
 from harness.report.charts.run_charts import Charts
 from harness.report.compared import (
     Choice,
@@ -216,7 +215,6 @@ def render(
         terms=terms,
         badges=badges,
         notices=notices,
-        power_is_known=power_is_known,
         side_by_side=side_by_side,
         sources=sources,
         dark=dark,

@@ -219,11 +219,6 @@ def _rates(chunks: pd.DataFrame, parts: Sequence[Power]) -> list[float]:
     return [float(count) / (part.end - part.begin) for count, part in zip(counts, parts, strict=True)]
 
 
-def power_is_known(machines: Mapping[int, MachineLoad]) -> bool:
-    """Some cell has power over time."""
-    return any(machine.power for machine in machines.values())
-
-
 # --- What servers report --------------------------------------------------------------------------------
 
 
