@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 import typer
 
-from harness.cli.ending import MOST_WARNINGS, conclude, print_ending
+from harness.cli.measure import MOST_WARNINGS, conclude, print_ending
 from harness.cli.progress import Display
 from harness.cli.terminal import Terminal
 from harness.metrics.rankings import shown_load
@@ -85,8 +85,8 @@ def test_many_warnings_are_counted(run: Run, monkeypatch: pytest.MonkeyPatch) ->
         Fact.of("unlisted_model", "A", model="m", listed="n"),
     ]
     many = [*grave, Fact.of("uncalibrated"), Fact.of("few_repeats", "A", repeats=1, enough=5)]
-    monkeypatch.setattr("harness.cli.ending.facts_of", lambda run: many)
-    monkeypatch.setattr("harness.cli.ending.notices", lambda run: notices_of(many))
+    monkeypatch.setattr("harness.cli.measure.facts_of", lambda run: many)
+    monkeypatch.setattr("harness.cli.measure.notices", lambda run: notices_of(many))
     lines = printed(run, 400)
     assert sum(line.startswith("warning: ") for line in lines) == MOST_WARNINGS
     assert lines[-1] == "3 notes in the report"
@@ -96,7 +96,7 @@ def test_what_decides_nothing_is_a_note(run: Run, monkeypatch: pytest.MonkeyPatc
     """Limits that the load does not reach; answers of an engine that is alone."""
     limit = Fact.of("unequal_setting", setting="cache", reported="A 1, B 2", ample=True)
     unchecked = Fact.of("answers_unchecked")
-    monkeypatch.setattr("harness.cli.ending.facts_of", lambda run: [limit, unchecked])
+    monkeypatch.setattr("harness.cli.measure.facts_of", lambda run: [limit, unchecked])
     [warning] = [line for line in printed(run, 400) if line.startswith("warning: ")]
     assert "answers" in warning and len(run.engines) > 1
     alone = [cell for cell in run.results.summaries if cell.label == run.engines[0][1]]
@@ -122,7 +122,7 @@ def test_goodput_is_said_where_limits_were_given(run: Run) -> None:
 def test_a_long_warning_ends_after_a_sentence(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     same = " ".join(f"At scale {scale}, other processes kept 1 of 2 cores busy." for scale in range(9))
     found = Notice("drift", "Values changed.", same)
-    monkeypatch.setattr("harness.cli.ending.notices_of", lambda facts: [found])
+    monkeypatch.setattr("harness.cli.measure.notices_of", lambda facts: [found])
     [line] = [line for line in printed(run, 800) if line.startswith("warning: ")]
     assert line.startswith("warning: Values changed. At scale 0, ") and line.endswith("busy. …")
     assert len(line) < 300

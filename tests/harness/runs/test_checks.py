@@ -15,7 +15,7 @@ from unittest.mock import Mock
 import pytest
 import typer
 
-from harness.cli.ending import conclude
+from harness.cli.measure import conclude
 from harness.cli.progress import make_display
 from harness.compare.stored_run import StoredRun
 from harness.engines import selection
