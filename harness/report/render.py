@@ -7,13 +7,18 @@ from pathlib import Path
 
 from harness.errors import UsageError
 from harness.files import write_whole
+from harness.plain_text import one_line
+from harness.report.answer import answer, terms
 from harness.report.charts.run_charts import Charts, charts
 from harness.report.compared import Choice
-from harness.report.decision import NOTHING, Asked
+from harness.report.decision import NOTHING, Asked, decide
 from harness.report.html import render
-from harness.report.markdown import summary
+from harness.report.notices import notices
 from harness.report.results_csv import results_csv
+from harness.report.sections import PAGE_ONLY, sections
 from harness.report.several import changes
+from harness.report.tables.table import Table
+from harness.report.text.heading import facts, title
 from harness.runs.reader import Run
 
 
@@ -72,3 +77,34 @@ def write_without_figures(run: Run, drawn: Charts | None = None) -> Path:
     write_whole(folder / "results.csv", results_csv(run).encode())
     write_whole(folder / "report.html", render([(run, drawn)], folder).encode())
     return folder / "report.html"
+
+
+def summary(run: Run) -> str:
+    """Return `summary.md`, text that pastes into an issue: what was compared, warnings, the verdict and the
+    tables of a run."""
+    parts = [f"# {_text(title(run))}\n"]
+    lines = [f"- {_text(name)}: {_text(value)}" for name, value in facts(run).items()]
+    parts.append("\n".join(lines) + "\n")
+    parts += [f"> **{_text(notice.title)}** {_text(notice.detail, 4000)}\n" for notice in notices(run)]
+    parts.append(_text(" ".join([*map(str, answer(run)), *terms(run)]), 2000) + "\n")
+    if run.has_results:
+        by_section = sections(run, None if run.is_batch else decide(run))
+        parts += [markdown(each) for name in by_section if name not in PAGE_ONLY for each in by_section[name]]
+    return "\n".join(parts)
+
+
+def markdown(shown: Table) -> str:
+    """Return a pipe table under a heading, with its notes and what its marks mean."""
+    rule = ["---:" if column.numeric else "---" for column in shown.columns]
+    heads, *lines = ([_text(text) for text in line] for line in (shown.headers, *shown.lines))
+    body = "\n".join(f"| {' | '.join(line)} |" for line in (heads, rule, *lines))
+    notes = [f"{_text(note, 1000)}\n" for note in (*shown.legend, *shown.notes)]
+    return "\n".join([f"## {_text(shown.title)}\n", body, "", *notes])
+
+
+def _text(text: str, limit: int = 300) -> str:
+    """Text from outside that cannot end a cell, start markup or open a tag."""
+    line = one_line(text, limit).replace("\\", "\\\\").replace("&", "&amp;").replace("<", "&lt;")
+    for mark in "|`*_[]":
+        line = line.replace(mark, f"\\{mark}")
+    return line

@@ -17,8 +17,8 @@ import harness
 from harness.cli.terminal import PIPE_WIDTH, Terminal, echo
 from harness.cli.terminal_table import TerminalTable
 from harness.plain_text import one_line, visible
-from harness.report.markdown import table as markdown
 from harness.report.page import environment
+from harness.report.render import markdown
 from harness.report.results_csv import csv_text
 from harness.report.tables.table import Cell, Column
 from harness.report.tables.table import Table as ReportTable

@@ -20,7 +20,7 @@ from harness.cluster.this_machine import machines_of
 from harness.engines.placement import physical_cores
 from harness.errors import UsageError
 from harness.records.parquet import read_records
-from harness.report.markdown import summary
+from harness.report.render import summary
 from harness.runs.events import Event, TooFewClients
 from harness.runs.reader import load_run
 from harness.schema.online_settings import OnlineSettings

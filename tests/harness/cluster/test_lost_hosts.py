@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from harness.records.parquet import read_records
-from harness.report.markdown import summary
+from harness.report.render import summary
 from harness.runs.events import CellProgress, Event
 from harness.runs.reader import load_run
 from harness.schema.online_settings import OnlineSettings

@@ -12,7 +12,7 @@ import pytest
 from harness.metrics.rankings import best_labels, shown_load
 from harness.metrics.samples import split
 from harness.records.columns import CHUNKS, REQUESTS
-from harness.report.markdown import summary, table
+from harness.report.render import markdown, summary
 from harness.report.results_csv import results_csv
 from harness.report.tables.cells import lengths_table, turns_table
 from harness.report.tables.latency import (
@@ -176,7 +176,7 @@ def test_results_csv_marks_what_is_withheld(small):
 
 def test_markdown_cells_hold_hostile_text():
     hostile = Table("t", "t", [Column.text("a|b", ["x|y\n| <b>`*_[z](u)"])])
-    line = table(hostile).splitlines()[4]
+    line = markdown(hostile).splitlines()[4]
     assert line == r"| x\|y \| &lt;b>\`\*\_\[z\](u) |"
 
 

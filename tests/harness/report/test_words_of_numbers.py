@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.fairness.ledger import ledger
-from harness.report.markdown import table
+from harness.report.render import markdown
 from harness.report.tables.fairness import ledger_table, side_by_side, sources
 from harness.report.tables.latency import latency_table
 from harness.report.text.heading import about, names
@@ -145,8 +145,8 @@ def test_values_stand_side_by_side_with_their_sources_and_unknown_ones_say_so() 
         "vLLM: start-up log for KV cache (tokens), attention backend.",
         "transformers: it reports nothing.",
     ]
-    assert "| KV cache (tokens) | 4,096 | 262,144 | unknown | differs |" in table(found)
-    assert "<FLASH>" not in table(found), "Markdown has no markup from outside"
+    assert "| KV cache (tokens) | 4,096 | 262,144 | unknown | differs |" in markdown(found)
+    assert "<FLASH>" not in markdown(found), "Markdown has no markup from outside"
 
 
 @pytest.mark.parametrize(
