@@ -21,18 +21,6 @@ OnRequest = Callable[["Connection", str, bytes, float], None]
 class Connection:
     """Carries one request at a time. Writing never blocks: what the kernel does not take waits."""
 
-    __slots__ = (
-        "_arrived",
-        "_body",
-        "_on_request",
-        "_parser",
-        "_path",
-        "closing",
-        "served",
-        "sock",
-        "unsent",
-    )
-
     def __init__(self, sock: socket.socket, on_request: OnRequest) -> None:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

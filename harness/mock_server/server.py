@@ -64,8 +64,6 @@ def _refused(body: bytes, behaviour: Behaviour) -> str | None:
 class _Answer:
     """A request that is being answered."""
 
-    __slots__ = ("behaviour", "connection", "script", "served", "start", "step", "steps")
-
     def __init__(
         self, connection: Connection, behaviour: Behaviour, script: Script, served: ServedRequest
     ) -> None:
