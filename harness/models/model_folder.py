@@ -67,12 +67,12 @@ def resolve(model: str, cache: Path = rosemodels.CACHE) -> ModelFolder:
     return _describe(_download(model), model, model)
 
 
-def tokenizer_folder(name: str, cache: Path = rosemodels.CACHE) -> Path:
+def tokenizer_folder(name: str) -> Path:
     """The folder of a tokenizer: that of a named model, a local folder, or a hub id, without its weights.
 
     Raises UsageError if there is no such folder, or it has no tokenizer.json.
     """
-    folder = _named(name, cache)
+    folder = _named(name, rosemodels.CACHE)
     if folder is None:
         local = Path(name).expanduser()
         if not local.is_dir() and name.startswith(("/", "./", "../", "~")):

@@ -47,17 +47,17 @@ def change_text(ratio: float, places: int = 1, of: float | None = None) -> str:
     return f"{number(ratio, min(2, decimals([ratio])))}×"
 
 
-def with_ends(value: float, ends: tuple[float, float], places: int = 2) -> list[str]:
-    """A value and the ends of its interval, with up to two decimals more than `places` where the ends read
-    alike, or one reads as 1, which is no difference, and is not."""
+def with_ends(value: float, ends: tuple[float, float]) -> list[str]:
+    """A value and the ends of its interval with two decimals, and up to two more where the ends read alike,
+    or one reads as 1, which is no difference, and is not."""
     different = []
-    for more in range(places, places + 3):
-        texts = [f"{each:,.{more}f}" for each in (value, *ends)]
+    for places in (2, 3, 4):
+        texts = [f"{each:,.{places}f}" for each in (value, *ends)]
         if texts[1] != texts[2]:
             different.append(texts)
-            if not any(round(end, more) == 1 != end for end in ends):
+            if not any(round(end, places) == 1 != end for end in ends):
                 return texts
-    return different[-1] if different else [f"{each:,.{places}f}" for each in (value, *ends)]
+    return different[-1] if different else [f"{each:,.2f}" for each in (value, *ends)]
 
 
 def span(values: Iterable[float], places: int = 0) -> str:
