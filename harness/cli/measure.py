@@ -284,14 +284,7 @@ def _first_sentences(detail: str) -> str:
     return f"{detail[: end + 1]} …" if end > 0 else detail
 
 
-def conclude(
-    run: Run,
-    report: Path,
-    fault: BenchError | None,
-    *,
-    as_json: bool,
-    open_report: bool,
-) -> None:
+def conclude(run: Run, report: Path, fault: BenchError | None, *, as_json: bool, open_report: bool) -> None:
     """Print the report's path or the results, alone, to stdout.
 
     Exits with 3 when something failed or no cell is valid (docs/faq.md).

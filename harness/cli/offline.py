@@ -14,10 +14,7 @@ COMMON = (
 
 
 @with_settings(OfflineSettings)
-def offline(
-    settings: OfflineSettings | None,
-    output: Output,
-) -> None:
+def offline(settings: OfflineSettings | None, output: Output) -> None:
     """Measure the throughput of a fixed batch of prompts, each engine in a process of its own.
 
     roseinfer is measured twice: through its server, as `roseinfer`, and as `roseinfer (in-process)`.

@@ -18,10 +18,7 @@ COMMON = (
 
 
 @with_settings(OnlineSettings)
-def online(
-    settings: OnlineSettings | None,
-    output: Output,
-) -> None:
+def online(settings: OnlineSettings | None, output: Output) -> None:
     """Measure each engine's server under load: a trace, or a fixed number of requests in flight."""
     from harness.cli.measure import measure
 

@@ -24,13 +24,7 @@ class TcpConnection(Connection):
     kernel gives no stamp it is the time of the read.
     """
 
-    def __init__(
-        self,
-        owner: Owner,
-        ready: ReadySet,
-        clock: ArrivalClock,
-        sock: socket.socket,
-    ) -> None:
+    def __init__(self, owner: Owner, ready: ReadySet, clock: ArrivalClock, sock: socket.socket) -> None:
         super().__init__(owner)
         self._ready = ready
         self._clock = clock
@@ -43,12 +37,7 @@ class TcpConnection(Connection):
 
     @classmethod
     async def open(
-        cls,
-        owner: Owner,
-        ready: ReadySet,
-        clock: ArrivalClock,
-        address: str,
-        port: int,
+        cls, owner: Owner, ready: ReadySet, clock: ArrivalClock, address: str, port: int
     ) -> TcpConnection:
         """Connect to a numeric address. Raises OSError."""
         sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)

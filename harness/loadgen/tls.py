@@ -45,13 +45,7 @@ class TlsConnection(Connection, asyncio.Protocol):
         self._transport: asyncio.Transport
 
     @classmethod
-    async def open(
-        cls,
-        owner: Owner,
-        address: str,
-        target: Target,
-        tls: ssl.SSLContext,
-    ) -> TlsConnection:
+    async def open(cls, owner: Owner, address: str, target: Target, tls: ssl.SSLContext) -> TlsConnection:
         """Connect to a numeric address of the target, or through that of its proxy, and check that the
         certificate is for the target's host. Raises OSError."""
         loop = asyncio.get_running_loop()

@@ -113,9 +113,7 @@ class Served:
 
 
 def served(
-    points: Sequence[Sequence[Group]],
-    gpus: Mapping[str, int],
-    invalid: Container[tuple[str, Load]] = (),
+    points: Sequence[Sequence[Group]], gpus: Mapping[str, int], invalid: Container[tuple[str, Load]] = ()
 ) -> list[Served]:
     """Every engine and load that has both rates, in the order given.
 

@@ -57,11 +57,7 @@ class Workload:
 
     @classmethod
     def make(
-        cls,
-        settings: OnlineSettings,
-        vocab_size: int,
-        max_model_len: int,
-        tokenizer: Tokenizer | None = None,
+        cls, settings: OnlineSettings, vocab_size: int, max_model_len: int, tokenizer: Tokenizer | None = None
     ) -> Workload:
         """Read and fit the trace, the mixture or the dataset, or take the shape of synthetic requests.
 
