@@ -78,6 +78,15 @@ def _facts(values: Mapping[str, JsonValue], source: str) -> dict[str, EngineFact
     return {key: EngineFact(value=normalised(value), source=source) for key, value in values.items()}
 
 
+def with_quantization(facts: dict[str, EngineFact], name: JsonValue) -> dict[str, EngineFact]:
+    """Add how weights are quantized, from where the dtype is reported; the kinds of fp8 are one."""
+    dtype = facts.get("dtype")
+    if dtype is None or not isinstance(name, str):
+        return facts
+    value = "fp8" if name.startswith("fp8") else one_line(name, MAX_TEXT)
+    return facts | {"quantization": dtype.model_copy(update={"value": value})}
+
+
 def value_at(content: JsonValue, place: str) -> JsonValue:
     """Return the value at `a.b.c`; null if there is none."""
     for name in place.split("."):

@@ -19,6 +19,7 @@ SETTINGS = {
     "http_processes": "of these, that speak HTTP",
     "idle_cores": "cores busy with waiting, after the warm-up",
     "dtype": "dtype",
+    "quantization": "weights quantized",
     "kv_dtype": "KV cache dtype",
     "kv_tokens": "KV cache (tokens)",
     "block_size": "KV cache block (tokens)",

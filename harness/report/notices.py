@@ -286,6 +286,7 @@ def _unfair(run: Run) -> Iterator[Fact]:
         option = {} if settings.calibrate else {"option": "--no-calibrate"}
         yield Fact.of("uncalibrated", **option)
     yield from unequal_settings(run)
+    yield from _unknown_dtypes(run)
 
 
 def _noise(run: Run) -> Iterator[Fact]:
@@ -392,6 +393,17 @@ def unequal_settings(run: Run) -> Iterator[Fact]:
         reported = [f"{label} {fact_text(value)}" for label, value in _values(row).items()]
         ample = _is_ample(row, needed.get(row.key))
         yield Fact.of("unequal_setting", setting=row.name, reported=", ".join(reported), ample=ample)
+
+
+def _unknown_dtypes(run: Run) -> Iterator[Fact]:
+    """State which of several engines do not report their dtype, the least that must be equal."""
+    ledger = run.results.ledger
+    if run.meta.tune is not None or ledger is None or len(ledger.labels) < 2:
+        return
+    row = next((row for row in ledger.rows if row.key == "dtype"), None)
+    for label in ledger.labels:
+        if row is None or row.facts.get(label) is None:
+            yield Fact.of("unknown_dtype", label)
 
 
 def _needed(run: Run) -> Mapping[str, int]:

@@ -171,6 +171,11 @@ WORDING: dict[FactKind, Wording] = {
         "warning", "other", "same code", "{engines} and {other} ran the same code.",
         "their PYTHONPATH differs, the files found in {folders} do not", hint="Check the paths.",
     ),
+    "unknown_dtype": Wording(
+        "note", "settings", "settings unknown", "Whether settings are equal is not known.",
+        "what {engines} computes in is not reported",
+        hint="--server-pid reads the command line of a server on this machine.",
+    ),
     "unequal_setting": Wording(
         "warning", "settings", "settings differ", "Settings of the engines are not equal.",
         "{setting}: {reported}", {"ample": " (a limit that this load does not reach)"},

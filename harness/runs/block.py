@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 
 from harness.engines.base import EngineVariant
+from harness.engines.registry import ENGINES
+from harness.engines.running.reported import note_reported
 from harness.engines.selfreport import request_facts
 from harness.errors import BenchError, CleanupError, LostNodeError, is_interruption
 from harness.runs.cell_runner import CellRunner, LostError
@@ -115,7 +117,7 @@ def measure_block(run: Run, resolved: Resolved, plan: Plan, block: Block, notify
             server.record.facts.update(request_facts(preferred, adapted))
             session = ServerSession(resolved, testbed, engine, server, adapted, encode)
             if engine_variant.server is not None and not run.is_launched(label):
-                server.record.version = session.running_version()
+                note_reported(server, ENGINES.values())
             run.launched(server.record)
             measuring = CellRunner(run, session, notify, idle)
             measuring.begin(first)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -14,9 +12,9 @@ from harness.cluster.testbed import Reading, Testbed
 from harness.engines.base import TYPED, Encoder, Engine, RequestSettings, Server, endpoint_target
 from harness.engines.prometheus import Samples, Series, prefix_count, read_samples
 from harness.engines.registry import ENGINES
-from harness.engines.server_pages import get, post
+from harness.engines.server_pages import post
 from harness.loadgen.load_plan import LoadPlan, WireRequest
-from harness.plain_text import one_line, visible
+from harness.plain_text import visible
 from harness.records.cell import Answers, CellRecords, Expected, cell_records
 from harness.records.stream import StreamFields
 from harness.runs.resolved import Resolved
@@ -30,8 +28,6 @@ from harness.workload.planned_requests import reusable_tokens
 
 #: How long a batch may take: its last prompts wait for most of it, without a byte.
 BATCH_TIMEOUT_S = 7 * 24 * 3600.0
-#: How long a page with a version may take, and letters of that.
-VERSION_S, LONGEST_VERSION = 2.0, 40
 
 
 @dataclass(frozen=True)
@@ -62,16 +58,6 @@ class ServerSession:
         asked_as = self.request_settings
         typed = asked_as.endpoint in TYPED
         return StreamFields(names, self.resolved.settings.content_field, asked_as.served_name, typed)
-
-    def running_version(self) -> str | None:
-        """Return the version that a server tells which somebody else started; None: it tells none."""
-        pages = dict.fromkeys(engine.version_page for engine in self._engines if engine.version_page)
-        for path, key in pages:
-            with suppress(ValueError, AttributeError):
-                version = json.loads(get(self.server.target, path, VERSION_S) or "").get(key)
-                if isinstance(version, str) and version:
-                    return one_line(version, LONGEST_VERSION)
-        return None
 
     def prefix_count(self, before: Samples, after: Samples) -> PrefixCount | None:
         """Count prompt tokens from prefix caches between two readings of the server's metrics."""

@@ -168,6 +168,8 @@ KINDS: dict[str, tuple[str, ...]] = {
     "unlisted_model": ("model", "listed"),
     # A running server does not report its context, and nobody else does.
     "unknown_context": (),
+    # An engine does not report what it computes in.
+    "unknown_dtype": (),
     # A setting differs between engines; `ample`: a limit that no engine reaches.
     "unequal_setting": ("setting", "reported", "ample"),
     # The client was not calibrated; `option` asked for that.

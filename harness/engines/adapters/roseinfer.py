@@ -15,7 +15,7 @@ from pydantic import JsonValue
 from harness import __version__
 from harness.engines.base import EngineSettings, Installation, Launch, Missing, RequestSettings
 from harness.engines.local import CaptureRequest, EngineProfiler, LocalEngine, OfflineFactory
-from harness.engines.selfreport import SelfReport, shortened, value_at
+from harness.engines.selfreport import SelfReport, shortened, value_at, with_quantization
 from harness.engines.server_pages import Route
 from harness.paths import module_command
 from harness.schema.fairness import EngineFact
@@ -137,6 +137,7 @@ class Roseinfer(LocalEngine):
                 facts["attention"] = EngineFact(value=f"{attention}, of prompts {prompts}", source=source)
             if isinstance(graphs, list):
                 facts["graphs"] = EngineFact(value=shortened(graphs), source=source)
+            facts = with_quantization(facts, settings.get("quantization") or "none")
         return facts
 
     def profiler(self, installation: Installation, capture: CaptureRequest) -> EngineProfiler:

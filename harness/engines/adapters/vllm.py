@@ -15,7 +15,7 @@ from harness.engines.adapters import apis
 from harness.engines.base import EngineSettings, Installation, Launch, RequestSettings
 from harness.engines.local import CaptureRequest, EngineProfiler, LocalEngine, OfflineFactory
 from harness.engines.placement import shares, thread_cpus
-from harness.engines.selfreport import LOG, SelfReport
+from harness.engines.selfreport import LOG, SelfReport, value_at, with_quantization
 from harness.engines.server_pages import Route
 from harness.errors import EngineError
 from harness.schema.fairness import EngineFact
@@ -50,6 +50,15 @@ _LINES = {
     "kv_tokens": r"KV cache size: ([\d,]+) tokens",
     "attention": r"Using (\w+) attention backend",
     "sampler": r"Using (\w+) for top-p & top-k sampling",
+}
+#: Options with settings of a server that somebody else started, where it has no such page.
+_OPTIONS = {
+    "tensor_parallel": "--tensor-parallel-size",
+    "data_parallel": "--data-parallel-size",
+    "dtype": "--dtype",
+    "kv_dtype": "--kv-cache-dtype",
+    "max_batch": "--max-num-seqs",
+    "max_batched_tokens": "--max-num-batched-tokens",
 }
 _CORES = re.compile(r"local_rank=\d+, core ids=\[([\d, ]*)\]")
 
@@ -158,9 +167,15 @@ class Vllm(LocalEngine):
         return request_settings.token_fields
 
     def facts(self, report: SelfReport) -> dict[str, EngineFact]:
-        facts = report.from_page(_INFO, _PLACES) | report.from_log(_LINES)
+        facts = report.from_argv(_OPTIONS) | report.from_page(_INFO, _PLACES) | report.from_log(_LINES)
+        quantization = report.from_argv({"name": "--quantization"}).get("name")
+        if isinstance(report.page(_INFO), dict):  # that has what a checkpoint says, too
+            name = value_at(report.page(_INFO), "vllm_config.model_config.quantization") or "none"
+            facts = with_quantization(facts, name)
+        elif quantization is not None:
+            facts = with_quantization(facts, quantization.value)
         kv_dtype = facts.get("kv_dtype")
-        if kv_dtype is not None and kv_dtype.value == "auto":
+        if kv_dtype is not None and kv_dtype.value == "auto" and "dtype" in facts:
             facts["kv_dtype"] = kv_dtype.model_copy(update={"value": facts["dtype"].value})
         if cores := {*_CORES.findall(report.log)}:
             facts["threads"] = EngineFact(value=sum(len(cpus.split(",")) for cpus in cores), source=LOG)

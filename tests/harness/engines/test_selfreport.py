@@ -101,6 +101,7 @@ REPORTS: dict[EngineName, tuple[SelfReport, dict[str, JsonValue]]] = {
             "device": "cpu", "threads": 1, "dtype": "bfloat16", "kv_dtype": "bfloat16", "kv_tokens": 262144,
             "block_size": 128, "context": 1024, "max_batch": 128, "max_batched_tokens": 2048,
             "chunked_prefill": True, "prefix_cache": False, "graphs": [], "overlap": False,
+            "quantization": "none",
         },
     ),
     "sglang": (
@@ -119,7 +120,7 @@ REPORTS: dict[EngineName, tuple[SelfReport, dict[str, JsonValue]]] = {
         {
             "device": "cpu", "threads": 2, "dtype": "bfloat16", "kv_dtype": "bfloat16", "kv_tokens": 262144,
             "block_size": 16, "context": 1024, "max_batch": 256, "max_batched_tokens": 128,
-            "chunked_prefill": False, "prefix_cache": False, "graphs": [], "overlap": True,
+            "chunked_prefill": False, "prefix_cache": False, "graphs": [], "overlap": True, "quantization": "none",
             "attention": "cpu-paged, of prompts sdpa",
         },
     ),

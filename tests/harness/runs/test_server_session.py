@@ -15,6 +15,7 @@ from prometheus_client.samples import Sample
 
 from harness.compare.compare_runs import compare_runs
 from harness.engines.adapters.openai import OpenAI
+from harness.engines.running import reported as reported_pages
 from harness.engines.server_pages import get
 from harness.errors import UsageError
 from harness.loadgen.load_plan import Target
@@ -127,7 +128,7 @@ def test_each_server_is_asked_for_its_version_once(
             targets.append(target)
         return get(target, path, seconds)
 
-    monkeypatch.setattr(server_session, "get", reading)
+    monkeypatch.setattr(reported_pages, "get", reading)
     settings = OnlineSettings(server=servers, out=tmp_path / "runs", **CHAT | {"repeats": 2})
     _, results = run_online(settings)
     assert len({target.port for target in targets}) == len(targets) == 2

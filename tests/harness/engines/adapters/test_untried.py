@@ -73,7 +73,11 @@ def test_aphrodite_in_its_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_aphrodites_settings_are_found_by_its_names():
     page = {"aphrodite_config": {"model_config": {"dtype": "torch.bfloat16", "max_model_len": 1024}}}
     facts = APHRODITE.facts(SelfReport("", {"/server_info?config_format=json": json.dumps(page)}))
-    assert {key: fact.value for key, fact in facts.items()} == {"dtype": "bfloat16", "context": 1024}
+    assert {key: fact.value for key, fact in facts.items()} == {
+        "dtype": "bfloat16",
+        "context": 1024,
+        "quantization": "none",
+    }
     assert APHRODITE.drafts == "aphrodite:spec_decode"
 
 

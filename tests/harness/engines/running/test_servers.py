@@ -22,13 +22,15 @@ from pydantic import ValidationError
 from harness.calibration.mock_process import mock_server as mock_process
 from harness.engines.adapters.openai import OpenAI, main_process
 from harness.engines.base import EngineSettings, endpoint_target
-from harness.engines.registry import get_engine_variant
+from harness.engines.registry import ENGINES, get_engine_variant
 from harness.engines.running.address import Address
 from harness.engines.running.model_list import ServedModel, models_path, served_model
+from harness.engines.running.reported import note_reported
 from harness.engines.selection import address_of, reported_context
 from harness.errors import BenchError, EngineError, UsageError
-from harness.runs.server_session import ServerSession
+from harness.schema.fairness import EngineFact
 from harness.schema.online_settings import OnlineSettings
+from harness.schema.run_info import LaunchRecord
 from harness.schema.setting_types import HIDDEN, EngineRef
 
 pytestmark = pytest.mark.integration
@@ -48,10 +50,17 @@ LISTS = {
 PAGES = {
     "/slots/props": b'{"default_generation_settings": {"n_ctx": 512}, "total_slots": 8}',
     "/ollama/api/ps": b'{"models": []}',
-    "/empty": b'{"version": ""}',
-    "/page": b"<html>",
-    "/list": b"[1]",
-    "/version": b'{"version": "0.33.0"}',
+    "/vllm/version": b'{"version": "0.33.0"}',
+    "/sglang/server_info": b'{"version": "0.5.23", "dtype": "torch.bfloat16", "quantization": null,'
+    b' "context_length": 4096, "disable_overlap_schedule": false, "kv_cache_dtype": "auto"}',
+    "/roseinfer/server_info": b'{"version": "0.2.0", "settings": {"dtype": "float32", "quantization": "fp8",'
+    b' "kv_tokens": 640, "threads": 3}}',
+    "/llamacpp/props": b'{"build_info": "b1-x", "model_ftype": "Q4_K", "total_slots": 8}',
+    "/strange/server_info": b'{"version": "1", "dtype": NaN, "tp_size": {"a": [%s]}, "settings": [1],'
+    b' "attention_backend": "auto"}' % b",".join([b"7"] * 999),
+    "/nothing/version": b'{"version": ""}',
+    "/nothing/server_info": b"[1]",
+    "/nothing/props": b"<html>",
 }
 LOADED = (
     b'{"models": [{"model": "other", "context_length": 9},'
@@ -171,13 +180,31 @@ def test_a_process_is_named_by_a_number(pid: str) -> None:
         OnlineSettings(base_url="http://h", server_pid=pid)
 
 
-@pytest.mark.parametrize("pages", [["/empty", "/page", "/list", "/nope", "/version"], ["/page"]])
-def test_the_version_is_what_the_first_page_with_one_tells(address: str, pages: list[str]) -> None:
-    engines = [SimpleNamespace(version_page=(page, "version")) for page in pages]
-    server = SimpleNamespace(target=Address(address).target())
-    session = SimpleNamespace(_engines=[SimpleNamespace(version_page=None), *engines], server=server)
-    version = ServerSession.running_version(session)  # type: ignore[arg-type]
-    assert version == ("0.33.0" if "/version" in pages else None)
+#: Of each engine's server, what its pages and its command line tell; of /strange, a page that is none.
+REPORTED: dict[str, tuple[str | None, dict[str, object]]] = {
+    "vllm": ("0.33.0", {"dtype": "bfloat16", "quantization": "fp8", "max_batch": 64}),
+    "sglang": ("0.5.23", {"dtype": "bfloat16", "context": 4096, "overlap": True}),
+    "roseinfer": ("0.2.0", {"dtype": "float32", "quantization": "fp8", "kv_tokens": 640}),
+    "llamacpp": ("b1-x", {"dtype": "Q4_K", "max_batch": 8}),
+    "strange": ("1", {}),
+    "nothing": (None, {}),
+}
+VLLM = "--dtype=half --dtype bfloat16 --quantization fp8_per_tensor --max-num-seqs 64 --kv-cache-dtype=auto"
+
+
+@pytest.mark.parametrize("name", REPORTED)
+def test_a_running_server_reports_its_version_and_settings(address: str, name: str) -> None:
+    record = LaunchRecord(engine="openai", label="a", argv=VLLM.split() if name == "vllm" else [])
+    record.facts["max_batch"] = at_first = EngineFact(value=8, source="GET /v1/models")
+    if name == "vllm":
+        del record.facts["max_batch"]
+    server = SimpleNamespace(target=Address(f"{address}/{name}").target(), record=record)
+    note_reported(server, ENGINES.values())  # type: ignore[arg-type]
+    version, facts = REPORTED[name]
+    values = {key: fact.value for key, fact in record.facts.items()}
+    assert record.version == version and facts.items() <= values.items()
+    assert name == "vllm" or record.facts["max_batch"] == at_first
+    assert "auto" not in values.values() and (facts or values == {"max_batch": 8})
 
 
 def test_a_model_that_is_named_needs_a_server_and_its_key(address: str) -> None:
