@@ -102,7 +102,7 @@ class Value(NamedTuple):
 def cells(finding: Finding, engine: str) -> dict[str, dict[str, list[Value]]]:
     """Return the lines of an engine's cell, by the labels of its variants: values by the metric's head."""
     shown: dict[str, dict[str, list[Value]]] = {}
-    for label in (label for label in finding.engines if finding.family(label) == engine):
+    for label in (label for label in finding.engines if finding.family(label).lower() == engine.lower()):
         lines = shown.setdefault(label, {})
         for ranking in finding.rankings:
             head = "carries" if ranking.metric == CAPACITY else LINES.get(ranking.metric)
@@ -127,13 +127,14 @@ def write_index(folder: Path) -> Path:
     read = (_entry(path) for path in sorted(folder.glob("*.html")) if path.name != INDEX)
     entries = sorted(filter(None, read), key=lambda entry: entry.meta["made"], reverse=True)
     groups = _groups(entries)
-    engines = {family for group in groups for family in group.families}
+    families = {family for group in groups for family in group.families}
+    engines = {family.lower(): family for family in sorted(families, reverse=True)}  # vLLM is vllm, too
     page = render_page(
         "index.html.j2",
         ("index.js",),
         entries=entries,
         groups=groups,
-        engines=sorted(engines, key=str.lower),
+        engines=[engines[name] for name in sorted(engines)],
         chips=list(_chips(groups)),
         cells=cells,
         caveat=caveat,

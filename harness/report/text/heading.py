@@ -39,7 +39,8 @@ def title_parts(run: Run) -> tuple[list[str], list[str]]:
     settings, launches = run.meta.settings, run.meta.launches
     if launches and all("base_url" in launch.settings for launch in launches):
         models = {str(launch.settings["model"]) for launch in launches}
-        return [PurePath(models.pop()).name] if len(models) == 1 else [], names(labels)
+        parts = [" ".join([PurePath(*models).name, *_types(launches)])] if len(models) == 1 else []
+        return parts, names(labels)
     parts = [f"{PurePath(settings.model.removeprefix(RANDOM)).name} {settings.dtype}"]
     gpus = [name.removeprefix("NVIDIA ") for name in gpu_names(run.meta.environment, settings.device)]
     parts += [f"{gpus.count(name)} × {name}" if len(gpus) > 1 else name for name in dict.fromkeys(gpus)]
@@ -136,19 +137,26 @@ def model(run: RunInfo) -> str:
     """Name the model as it was asked for; of running servers, as they call it and where they are."""
     settings, launches = run.settings, run.launches
     if launches and all("base_url" in launch.settings for launch in launches):
-        places = {
-            launch.label: f"{launch.settings['model']} at {launch.settings['base_url']}"
-            for launch in launches
-        }
-        if len(set(places.values())) == 1:
-            return next(iter(places.values()))
-        return several(f"{label}: {place}" for label, place in places.items())
+        models = {str(launch.settings["model"]) for launch in launches}
+        if len(models) == 1:
+            places = several(dict.fromkeys(str(launch.settings["base_url"]) for launch in launches))
+            return f"{', '.join([*models, *_types(launches)])} at {places}"
+        return several(
+            f"{each.label}: {each.settings['model']} at {each.settings['base_url']}" for each in launches
+        )
     sizes = {"tensor parallel": settings.tensor_parallel_size, "data parallel": settings.data_parallel_size}
     spread = "".join(f", {what} {size}" for what, size in sizes.items() if size > 1)
     name = settings.model
     if name.startswith(RANDOM):
         name = f"{name.removeprefix(RANDOM)} with random weights"
     return f"{name}, {settings.dtype}, {settings.device}{spread}"
+
+
+def _types(launches: Sequence[LaunchRecord]) -> list[str]:
+    """Return what servers compute in, where all report the same."""
+    reported = [[launch.facts.get(key) for launch in launches] for key in ("dtype", "quantization")]
+    values = [{str(fact.value) if fact else None for fact in facts} for facts in reported]
+    return [str(*each) for each in values if len(each) == 1 and not each & {None, "none"}]
 
 
 def _load(run: Run, trace: TraceRecord | None) -> str:

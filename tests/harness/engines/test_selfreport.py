@@ -120,8 +120,8 @@ REPORTS: dict[EngineName, tuple[SelfReport, dict[str, JsonValue]]] = {
         {
             "device": "cpu", "threads": 2, "dtype": "bfloat16", "kv_dtype": "bfloat16", "kv_tokens": 262144,
             "block_size": 16, "context": 1024, "max_batch": 256, "max_batched_tokens": 128,
-            "chunked_prefill": False, "prefix_cache": False, "graphs": [], "overlap": True, "quantization": "none",
-            "attention": "cpu-paged, of prompts sdpa",
+            "chunked_prefill": False, "prefix_cache": False, "graphs": [], "overlap": True,
+            "quantization": "none", "attention": "cpu-paged, of prompts sdpa",
         },
     ),
     "trtllm": (

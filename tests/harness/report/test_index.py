@@ -92,6 +92,16 @@ def test_a_report_carries_its_findings_and_the_index_shows_them(compared, report
     assert write_index(report.parent).read_text(encoding="utf-8") == page
 
 
+def test_engines_whose_labels_differ_in_case_share_a_column(compared, report, tmp_path):
+    shutil.copy(report, tmp_path / "a.html")
+    (tmp_path / "b.html").write_text(
+        report.read_text(encoding="utf-8").replace("vLLM", "vllm"), encoding="utf-8"
+    )
+    index = write_index(tmp_path).read_text(encoding="utf-8")
+    assert re.findall(r'<th scope="col" data-head="(.*?)"', index) == ["roseinfer", "vLLM"]
+    assert '<td data-head="vLLM"><small><bdi>vllm</bdi></small><p>' in index
+
+
 def test_many_findings_are_all_listed(compared, report, tmp_path):
     several = FINDINGS.dump_json(findings(load_run(compared, trust=True)) * 40).decode()
     page = report.read_text(encoding="utf-8")

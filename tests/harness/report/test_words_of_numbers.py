@@ -9,7 +9,7 @@ from harness.fairness.ledger import ledger
 from harness.report.render import markdown
 from harness.report.tables.fairness import ledger_table, side_by_side, sources
 from harness.report.tables.latency import latency_table
-from harness.report.text.heading import about, names
+from harness.report.text.heading import about, names, title_parts
 from harness.report.text.numbers import number, two_digits, with_ends
 from harness.report.text.provenance import client, hardware, ready, trace_facts
 from harness.report.wording import limit_words
@@ -77,6 +77,38 @@ def test_a_generated_trace_says_so_in_the_first_line(small):
     trace = small.meta.trace.model_copy(update={"name": "builtin", "note": note})
     results = small.results.model_copy(update={"meta": small.meta.model_copy(update={"trace": trace})})
     assert " · builtin trace, generated · " in about(replace(small, results=results))
+
+
+SERVED = {"dtype": "bfloat16", "quantization": "fp8"}
+PLAIN = {"dtype": "bfloat16", "quantization": "none"}
+
+
+@pytest.mark.parametrize(
+    ("models", "facts", "named", "type_named"),
+    [
+        ("xx", [SERVED, SERVED], "x, bfloat16, fp8 at http://a and http://b", "x bfloat16 fp8"),
+        ("xx", [SERVED, PLAIN], "x, bfloat16 at http://a and http://b", "x bfloat16"),
+        ("xx", [SERVED, {}], "x at http://a and http://b", "x"),
+        ("xy", [SERVED, SERVED], "A: x at http://a and B: y at http://b", None),
+    ],
+)  # fmt: skip
+def test_servers_of_one_model_are_named_by_it_and_by_what_all_compute_in(
+    small, models: str, facts: list[dict[str, str]], named: str, type_named: str | None
+) -> None:
+    launches = [
+        LaunchRecord(
+            engine="openai",
+            label=label.upper(),
+            settings={"model": model, "base_url": f"http://{label}"},
+            facts={key: EngineFact(value=value, source="a page") for key, value in values.items()},
+        )
+        for label, model, values in zip("ab", models, facts, strict=True)
+    ]
+    results = small.results.model_copy(update={"meta": small.meta.model_copy(update={"launches": launches})})
+    run = replace(small, results=results)
+    assert about(run).startswith(f"{named} · ") and title_parts(run)[0] == (
+        [type_named] if type_named else []
+    )
 
 
 # --- How a run was made ----------------------------------------------------------------------------------
