@@ -26,7 +26,7 @@ _BATCH = 64
 #: socket(7): close discards what is unsent and resets the connection.
 _AT_ONCE = struct.pack("ii", 1, 0)
 _CHAT = "/chat/completions"
-#: Pages on which other servers tell their context or version.
+#: Pages on which other servers tell their context, version or settings.
 _OTHERS = ("/props", "/api/ps", "/version", "/server_info")
 
 
@@ -202,7 +202,7 @@ class MockServer:
         if path in ("/health", "/v1/models"):
             self._write(connection, plain(200, self._models).steps[0].data)
             return
-        if path in _OTHERS:
+        if path.partition("?")[0] in _OTHERS:
             self._write(connection, plain(404, {}).steps[0].data)
             return
         if path == "/metrics" and self._metrics:

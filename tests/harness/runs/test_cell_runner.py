@@ -288,7 +288,7 @@ RATE_LOAD: dict[str, Any] = {
 
 
 #: Requests that look at what a server can do, before the load is sent.
-LOOKS = 4
+LOOKS = 3
 
 
 @pytest.fixture
