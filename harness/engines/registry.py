@@ -13,7 +13,7 @@ from harness.engines.running.address import Address
 from harness.engines.variants import check_name, engine_points, find_variant
 from harness.errors import UsageError
 from harness.plugins import describe, load_plugin
-from harness.schema.setting_types import DEFAULT_ENGINES, EngineName, EngineRef
+from harness.schema.setting_types import DEFAULT_ENGINES, RUNNING_SERVER, EngineName, EngineRef
 
 
 class Labelled(Protocol):
@@ -64,14 +64,15 @@ LOCAL: dict[EngineName, LocalEngine] = {
 }
 
 
-def is_ours(name: EngineName) -> bool:
-    """Tell whether an engine comes with this harness, from the same authors."""
-    return "rosebench" in getattr(ENGINES.get(name), "distributions", ())
+def is_ours(name: EngineName, label: str) -> bool:
+    """Tell whether an engine comes with this harness, from the same authors; of running servers, by label."""
+    engine = ENGINES.get(label.lower() if name == RUNNING_SERVER else name)
+    return "rosebench" in getattr(engine, "distributions", ())
 
 
 def in_order(records: Iterable[Record]) -> list[Record]:
     """Records of engines by name, those of engines of this harness last: none is first by default."""
-    return sorted(records, key=lambda record: (is_ours(record.engine), record.label.casefold()))
+    return sorted(records, key=lambda each: (is_ours(each.engine, each.label), each.label.casefold()))
 
 
 def get_engine(name: EngineName, address: Address | None = None) -> Engine:

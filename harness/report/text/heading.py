@@ -85,7 +85,7 @@ def about(run: Run) -> str:
     lines, trace = facts(run), run.meta.trace
     if "Trace" in lines and trace is not None:
         lines["Trace"] = f"{trace.name} trace, generated" if trace.name == GENERATED else trace.name
-    ours = next((label for engine, label in run.engines if is_ours(engine)), "")
+    ours = next((label for engine, label in run.engines if is_ours(engine, label)), "")
     made = f"made with rosebench{f', whose authors also wrote {ours}' if ours else ''}"
     return " · ".join([*(lines[name] for name in lines if name in _ABOUT), made])
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness import paths
-from harness.engines.registry import LOCAL
+from harness.engines.registry import LOCAL, in_order
+from harness.schema.run_info import LaunchRecord
 
 HARNESS = Path(paths.__file__).parent
 #: Where a name may be all the same, and why.
@@ -47,3 +48,9 @@ def test_no_engine_is_named_outside_of_its_adapter() -> None:
         if any(name.lower() in text.lower() for name in names)
     ]
     assert leaks == []
+
+
+def test_the_authors_own_engine_comes_last_also_as_a_running_server_of_its_name() -> None:
+    names = [("roseinfer", "roseinfer (fp8)"), ("openai", "Roseinfer"), ("vllm", "vLLM"), ("openai", "b")]
+    records = in_order(LaunchRecord(engine=engine, label=label) for engine, label in names)
+    assert [record.label for record in records] == ["b", "vLLM", "Roseinfer", "roseinfer (fp8)"]
