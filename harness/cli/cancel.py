@@ -52,10 +52,9 @@ def cancel(
 ) -> None:
     """Measure what clients that leave cost: time until a slot is free, tokens that nobody reads."""
     from harness.cli.command_line import clear_process_list, command_line
-    from harness.cli.measure import MachineLook
+    from harness.cli.measure import Lookout
     from harness.cli.progress import make_display
     from harness.runs.cancel import CANCEL, measure_cancels
-    from harness.runs.events import Event
 
     assert settings is not None
     clear_process_list()
@@ -67,13 +66,8 @@ def cancel(
     if "output_len" not in settings.model_fields_set:
         settings = settings.model_copy(update={"output_len": ANSWER})
     with make_display(output.quiet) as display:
-        look = MachineLook(display, not output.anyway)
-
-        def notify(event: Event) -> None:
-            look(event)
-            display.show(event)
-
-        folder, results = measure_cancels(settings, command_line(), counts, slots, pairs, notify)
+        lookout = Lookout(display, not output.anyway)
+        folder, results = measure_cancels(settings, command_line(), counts, slots, pairs, lookout)
     if output.as_json:
         echo(results.model_dump_json(indent=2))
     else:

@@ -71,15 +71,15 @@ def measure(
     if output.resume is not None:
         check_run(output.resume, output.trust)
     with make_display(output.quiet) as display, ExitStack() as stack:
-        look = MachineLook(display, not output.anyway and (settings is None or settings.cluster is None))
+        lookout = Lookout(display, not output.anyway and (settings is None or settings.cluster is None))
         listener = None if output.serve is None else stack.enter_context(listen(output.serve))
         if settings is not None and settings.profile_only:
-            profile_only(settings, display, look)
+            profile_only(settings, display, lookout)
             return
         if settings is not None:
             for line in _said_before(settings, search):
                 display.line(line)
-        watcher, run, fault = _Watcher(display, look, stack, listener), None, None
+        watcher, run, fault = _Watcher(display, lookout, stack, listener), None, None
         try:
             if settings is not None:
                 run = run_online(settings, command_line(), watcher, search, tune)
@@ -123,8 +123,9 @@ def look_at_machine(display: Display) -> None:
 
 
 @dataclass
-class MachineLook:
-    """Looks at the machine once, if that `is_due`, before what is measured first. Raises BusyMachineError."""
+class Lookout:
+    """Shows the events of a run, and before what is measured first, if that `is_due`, looks at the machine.
+    Raises BusyMachineError then."""
 
     display: Display
     is_due: bool
@@ -133,6 +134,7 @@ class MachineLook:
         if self.is_due and isinstance(event, Calibrating | Prepared):
             self.is_due = False
             look_at_machine(self.display)
+        self.display.show(event)
 
 
 @dataclass
@@ -140,18 +142,17 @@ class _Watcher:
     """Shows the events of a run, serves its live page from when it has a folder, and remembers the folder."""
 
     display: Display
-    look: MachineLook
+    lookout: Lookout
     stack: ExitStack
     listener: socket | None
     folder: Path | None = None
 
     def __call__(self, event: Event) -> None:
-        self.look(event)
         if isinstance(event, Started):
             self.folder = event.folder
             save_first()
             check_run(event.folder, trust=True)
-        self.display.show(event)
+        self.lookout(event)
         if isinstance(event, Started) and self.listener is not None:
             page = self.stack.enter_context(served(event.folder, self.listener))
             self.display.line(f"live page: {page}")

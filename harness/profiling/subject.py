@@ -15,8 +15,8 @@ from harness.engines.selection import find_engines, make_engine_variants
 from harness.errors import UsageError
 from harness.files import write_json
 from harness.profiling.level import measure_levels
-from harness.runs.events import Notify, Prepared
-from harness.runs.folder import RUN, make_folder, read_info, removing
+from harness.runs.events import Notify
+from harness.runs.folder import RUN, begin_folder, read_info
 from harness.runs.reader import read_raw
 from harness.runs.resolved import Resolved, make_info, resolve_online
 from harness.schema.load import Load, heaviest
@@ -89,9 +89,7 @@ def begin_run(settings: OnlineSettings, command: list[str], notify: Notify = lam
     """
     installations, _ = find_engines(make_engine_variants(settings))
     info = make_info(settings, command, installations, environment())
-    folder = make_folder(settings.out, info.kind)
-    with removing(folder):
-        notify(Prepared())
+    folder = begin_folder(settings.out, info.kind, notify)
     write_json(folder / RUN, info)
     return folder
 

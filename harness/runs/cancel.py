@@ -25,8 +25,8 @@ from harness.loadgen.handover import hand_over
 from harness.loadgen.host_load import resolve
 from harness.loadgen.load_plan import RawResponse
 from harness.metrics.intervals import order_statistics
-from harness.runs.events import EngineSkipped, EngineStarting, Notify, Prepared
-from harness.runs.folder import log_file, make_folder, removing
+from harness.runs.events import EngineSkipped, EngineStarting, Notify
+from harness.runs.folder import begin_folder, log_file
 from harness.runs.resolved import Resolved, resolve_online
 from harness.runs.server_session import ServerSession
 from harness.schema.cancel import CancelResults, Departure, Median
@@ -76,9 +76,7 @@ def measure_cancels(
     with machines_of(settings) as machines:
         resolved = resolve_online(settings, notify, machines)
         _check_lengths(resolved, after, slots)
-        folder = make_folder(settings.out, "cancel")
-        with removing(folder):
-            notify(Prepared())
+        folder = begin_folder(settings.out, "cancel", notify)
         answer = resolved.settings.output_len
         assert isinstance(answer, int)
         results = CancelResults(

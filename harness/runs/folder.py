@@ -12,6 +12,7 @@ from typing import Literal
 
 from harness.errors import UsageError
 from harness.files import check_contents, locked
+from harness.runs.events import Notify, Prepared
 from harness.schema.files import read_stored
 from harness.schema.run_info import RunInfo
 from harness.schema.setting_types import EngineRef
@@ -22,13 +23,26 @@ ONLINE_RESULTS, OFFLINE_RESULTS = "online_results.json", "offline_results.json"
 REQUESTS_TABLE = "requests.parquet"
 MANIFEST, FIGURES = "profile_manifest.json", "profiles/figures.json"
 
+Kind = Literal["online", "offline", "cancel"]
 #: What to give instead of a folder that has no run.
 _NAME_ONE = "name the folder of a run, such as outputs/…/online_…"
 #: Where runs go without `--out`: below the folder in which the command is given.
 DEFAULT = Path("outputs/benchmarks/serving")
 
 
-def make_folder(parent: Path | None, kind: Literal["online", "offline", "cancel"]) -> Path:
+def begin_folder(parent: Path | None, kind: Kind, notify: Notify) -> Path:
+    """A new folder of `make_folder` for a run of which all settings are checked; none where `notify` raises
+    an error then."""
+    folder = make_folder(parent, kind)
+    try:
+        notify(Prepared())
+    except BaseException:
+        folder.rmdir()
+        raise
+    return folder
+
+
+def make_folder(parent: Path | None, kind: Kind) -> Path:
     """A new folder `<kind>_<local time>`, with a number after it where that is taken.
 
     Raises:
@@ -52,16 +66,6 @@ def make_folder(parent: Path | None, kind: Literal["online", "offline", "cancel"
             f"{parent} cannot be written to: {os.strerror(error.errno or 0)}", "choose another --out"
         ) from None
     raise UsageError(f"{parent} holds too many runs of this second", "choose another --out")
-
-
-@contextmanager
-def removing(folder: Path) -> Iterator[None]:
-    """A new folder, still empty, is removed where an error ends what is inside."""
-    try:
-        yield
-    except BaseException:
-        folder.rmdir()
-        raise
 
 
 @contextmanager

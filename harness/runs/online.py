@@ -25,7 +25,7 @@ from harness.runs.events import (
     Reporting,
     Started,
 )
-from harness.runs.folder import OFFLINE_RESULTS, ONLINE_RESULTS, lock_run, make_folder, removing
+from harness.runs.folder import OFFLINE_RESULTS, ONLINE_RESULTS, begin_folder, lock_run
 from harness.runs.journal import watched
 from harness.runs.reader import Run, final_rows, recompute
 from harness.runs.resolved import Resolved, draw_nonce, resolve_online
@@ -76,9 +76,7 @@ def run_online(
         info.nonce_drawn = settings.prompt_nonce != resolved.settings.prompt_nonce
         if prices is not None:
             hourly(prices, info.environment, resolved.settings.device)
-        folder = make_folder(settings.out, info.kind)
-        with removing(folder):
-            notify(Prepared())
+        folder = begin_folder(settings.out, info.kind, notify)
         with lock_run(folder):
             begun.append(run := RunState.create(folder, info, resolved.missing))
             return _measure(run, resolved, notify)
