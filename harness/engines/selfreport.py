@@ -78,13 +78,11 @@ def _facts(values: Mapping[str, JsonValue], source: str) -> dict[str, EngineFact
     return {key: EngineFact(value=normalised(value), source=source) for key, value in values.items()}
 
 
-def with_quantization(facts: dict[str, EngineFact], name: JsonValue) -> dict[str, EngineFact]:
-    """Add how weights are quantized, from where the dtype is reported; the kinds of fp8 are one."""
-    dtype = facts.get("dtype")
-    if dtype is None or not isinstance(name, str):
+def or_unquantized(facts: dict[str, EngineFact]) -> dict[str, EngineFact]:
+    """Add that weights are not quantized, of a page that has the dtype and names no way."""
+    if "dtype" not in facts:
         return facts
-    value = "fp8" if name.startswith("fp8") else one_line(name, MAX_TEXT)
-    return facts | {"quantization": dtype.model_copy(update={"value": value})}
+    return {"quantization": facts["dtype"].model_copy(update={"value": "none"})} | facts
 
 
 def value_at(content: JsonValue, place: str) -> JsonValue:
@@ -97,7 +95,8 @@ def value_at(content: JsonValue, place: str) -> JsonValue:
 
 
 def normalised(value: JsonValue) -> JsonValue:
-    """Spell a value in one way: numbers as numbers, `torch.bfloat16` as `bfloat16`, `True` as true."""
+    """Spell a value in one way: numbers as numbers, `torch.bfloat16` as `bfloat16`, `True` as true, and
+    `fp8_per_tensor` as the `fp8` of which it is a kind."""
     if isinstance(value, list):
         return shortened(value)
     if not isinstance(value, str):
@@ -109,7 +108,8 @@ def normalised(value: JsonValue) -> JsonValue:
         return shortened(json.loads(text))
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
-    return _DTYPES.get(text.lower(), text)
+    text = _DTYPES.get(text.lower(), text)
+    return "fp8" if text.startswith("fp8_per_") else text
 
 
 def shortened(values: list[JsonValue]) -> JsonValue:

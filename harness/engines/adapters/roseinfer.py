@@ -15,7 +15,7 @@ from pydantic import JsonValue
 from harness import __version__
 from harness.engines.base import EngineSettings, Installation, Launch, Missing, RequestSettings
 from harness.engines.local import CaptureRequest, EngineProfiler, LocalEngine, OfflineFactory
-from harness.engines.selfreport import SelfReport, shortened, value_at, with_quantization
+from harness.engines.selfreport import SelfReport, or_unquantized, shortened, value_at
 from harness.engines.server_pages import Route
 from harness.paths import module_command
 from harness.schema.fairness import EngineFact
@@ -31,6 +31,7 @@ _PLACES = {
     "data_parallel": "data_parallel_size",
     "http_processes": "http_processes",
     "dtype": "settings.dtype",
+    "quantization": "settings.quantization",
     "kv_dtype": "settings.kv_cache_dtype",
     "kv_tokens": "settings.kv_tokens",
     "block_size": "settings.block_size",
@@ -123,7 +124,7 @@ class Roseinfer(LocalEngine):
         return {"return_token_ids": True, "return_metrics": True}
 
     def facts(self, report: SelfReport) -> dict[str, EngineFact]:
-        facts = report.from_page(_INFO, _PLACES)
+        facts = or_unquantized(report.from_page(_INFO, _PLACES))
         settings = value_at(report.page(_INFO), "settings")
         if isinstance(settings, dict) and facts:
             source = facts["dtype"].source
@@ -137,7 +138,6 @@ class Roseinfer(LocalEngine):
                 facts["attention"] = EngineFact(value=f"{attention}, of prompts {prompts}", source=source)
             if isinstance(graphs, list):
                 facts["graphs"] = EngineFact(value=shortened(graphs), source=source)
-            facts = with_quantization(facts, settings.get("quantization") or "none")
         return facts
 
     def profiler(self, installation: Installation, capture: CaptureRequest) -> EngineProfiler:

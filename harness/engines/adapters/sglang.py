@@ -18,7 +18,7 @@ from harness.engines.base import EngineSettings, Installation, Launch, RequestSe
 from harness.engines.local import CaptureRequest, EngineProfiler, LocalEngine, OfflineFactory, flags
 from harness.engines.placement import shares, thread_cpus
 from harness.engines.prometheus import METRICS, Samples, rise, series_values
-from harness.engines.selfreport import LOG, OMP_THREADS, SelfReport, value_at, with_quantization
+from harness.engines.selfreport import LOG, OMP_THREADS, SelfReport
 from harness.engines.server_pages import Route
 from harness.schema.fairness import EngineFact
 from harness.schema.results import SpeculationCount
@@ -75,6 +75,7 @@ _PLACES = {
     "tensor_parallel": "tp_size",
     "data_parallel": "dp_size",
     "dtype": "dtype",
+    "quantization": "quantization",
     "context": "context_length",
     "max_batch": "max_running_requests",
     "block_size": "page_size",
@@ -177,7 +178,6 @@ class Sglang(LocalEngine):
             facts = report.from_log({"max_batched_tokens": _NO_CHUNKS}) | facts
         facts |= report.from_env({"threads": OMP_THREADS})
         facts = report.from_page(_INFO, _PLACES) | facts
-        facts = with_quantization(facts, value_at(report.page(_INFO), "quantization"))
         each = facts.get("threads")
         if each is not None:  # of each of its processes that compute
             parts = (each, facts.get("tensor_parallel"), facts.get("data_parallel"))

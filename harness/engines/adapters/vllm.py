@@ -15,7 +15,7 @@ from harness.engines.adapters import apis
 from harness.engines.base import EngineSettings, Installation, Launch, RequestSettings
 from harness.engines.local import CaptureRequest, EngineProfiler, LocalEngine, OfflineFactory
 from harness.engines.placement import shares, thread_cpus
-from harness.engines.selfreport import LOG, SelfReport, value_at, with_quantization
+from harness.engines.selfreport import LOG, SelfReport, or_unquantized
 from harness.engines.server_pages import Route
 from harness.errors import EngineError
 from harness.schema.fairness import EngineFact
@@ -34,6 +34,7 @@ _PLACES = {
     "tensor_parallel": "vllm_config.parallel_config.tensor_parallel_size",
     "data_parallel": "vllm_config.parallel_config.data_parallel_size",
     "dtype": "vllm_config.model_config.dtype",
+    "quantization": "vllm_config.model_config.quantization",
     "kv_dtype": "vllm_config.cache_config.cache_dtype",
     "kv_tokens": "vllm_config.cache_config.kv_cache_size_tokens",
     "block_size": "vllm_config.cache_config.block_size",
@@ -56,6 +57,7 @@ _OPTIONS = {
     "tensor_parallel": "--tensor-parallel-size",
     "data_parallel": "--data-parallel-size",
     "dtype": "--dtype",
+    "quantization": "--quantization",
     "kv_dtype": "--kv-cache-dtype",
     "max_batch": "--max-num-seqs",
     "max_batched_tokens": "--max-num-batched-tokens",
@@ -167,13 +169,8 @@ class Vllm(LocalEngine):
         return request_settings.token_fields
 
     def facts(self, report: SelfReport) -> dict[str, EngineFact]:
-        facts = report.from_argv(_OPTIONS) | report.from_page(_INFO, _PLACES) | report.from_log(_LINES)
-        quantization = report.from_argv({"name": "--quantization"}).get("name")
-        if isinstance(report.page(_INFO), dict):  # that has what a checkpoint says, too
-            name = value_at(report.page(_INFO), "vllm_config.model_config.quantization") or "none"
-            facts = with_quantization(facts, name)
-        elif quantization is not None:
-            facts = with_quantization(facts, quantization.value)
+        page = or_unquantized(report.from_page(_INFO, _PLACES))  # it has what a checkpoint says, too
+        facts = report.from_argv(_OPTIONS) | page | report.from_log(_LINES)
         kv_dtype = facts.get("kv_dtype")
         if kv_dtype is not None and kv_dtype.value == "auto" and "dtype" in facts:
             facts["kv_dtype"] = kv_dtype.model_copy(update={"value": facts["dtype"].value})

@@ -20,16 +20,16 @@ PAGE_S, LONGEST_VERSION = 2.0, 40
 def note_reported(server: Server, engines: Iterable[Engine]) -> None:
     """Add to a server's record its version, and its settings as that one of `engines` reads them which finds
     the most on its pages and command line. What is there already stays."""
-    described = [each for each in engines if isinstance(each, LocalEngine) and each.version_page]
-    paths = {path for each in described for path in (*each.pages, *(each.version_page or ())[:1])}
+    described = [
+        (each, *each.version_page) for each in engines if isinstance(each, LocalEngine) and each.version_page
+    ]
+    paths = {path for engine, version_path, _ in described for path in (*engine.pages, version_path)}
     root = server.target.path.rpartition("/v1/")[0]
     answers = {path: get(server.target, root + path, PAGE_S) for path in sorted(paths)}
-    pages = {path: body for path, body in answers.items() if body is not None}
     record, most = server.record, dict[str, EngineFact]()
+    pages = {path: body for path, body in answers.items() if body is not None}
     report = SelfReport(pages=pages, argv=record.argv)
-    for engine in described:
-        assert engine.version_page is not None
-        path, key = engine.version_page
+    for engine, path, key in described:
         version, facts = value_at(report.page(path), key), dict[str, EngineFact]()
         if not isinstance(version, str) or not version:
             continue
