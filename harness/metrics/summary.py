@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -241,7 +241,8 @@ def summarize_points(points: Sequence[Point], inputs: SummaryInputs) -> list[Onl
         if len(each) == 1:
             pooled = each[0].model_copy(update={"repeat": None, "notices": notices})
         else:
-            pooled = _summary(point.pooled, point.repeats, point.counts, point.estimates, inputs)
+            unjudged = replace(inputs, calibration=None)  # its repeats are judged
+            pooled = _summary(point.pooled, point.repeats, point.counts, point.estimates, unjudged)
             reasons = [reason for summary in each for reason in summary.invalid_reasons]
             judgement = {"valid": not reasons, "invalid_reasons": reasons, "notices": notices}
             clients = clients_of(reasons) or None

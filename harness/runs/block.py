@@ -116,7 +116,7 @@ def measure_block(run: Run, resolved: Resolved, plan: Plan, block: Block, notify
             encode = engine.encoder(adapted)
             server.record.facts.update(request_facts(preferred, adapted))
             session = ServerSession(resolved, testbed, engine, server, adapted, encode)
-            if engine_variant.server is not None and not run.is_launched(label):
+            if engine_variant.server is not None and run.first_launch(label) is None:
                 note_reported(server, ENGINES.values())
             run.launched(server.record)
             measuring = CellRunner(run, session, notify, idle)

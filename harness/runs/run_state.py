@@ -96,9 +96,9 @@ class Run:
         """The labels of the engines that were not there when the run began."""
         return {fault.label for fault in self.skipped if fault.is_whole_engine}
 
-    def is_launched(self, label: str) -> bool:
-        """Return whether the run has what the engine was started with."""
-        return any(launch.label == label for launch in self.info.launches)
+    def first_launch(self, label: str) -> LaunchRecord | None:
+        """Return what an engine was started with the first time."""
+        return next((launch for launch in self.info.launches if launch.label == label), None)
 
     def launched(self, record: LaunchRecord) -> None:
         """Keep what an engine was started with the first time, what code and how soon it was ready each time.
@@ -107,7 +107,7 @@ class Run:
             UsageError: It is a running server that serves another model now.
         """
         with self.lock:
-            first = next((launch for launch in self.info.launches if launch.label == record.label), None)
+            first = self.first_launch(record.label)
             if first is not None and first.engine == RUNNING_SERVER:
                 served, now = first.settings.get("model"), record.settings.get("model")
                 if served != now:

@@ -37,10 +37,8 @@ def title_parts(run: Run) -> tuple[list[str], list[str]]:
     compared, or that were to be."""
     labels = [label for _, label in run.engines] or [fault.label for fault in run.results.skipped]
     settings, launches = run.meta.settings, run.meta.launches
-    if launches and all("base_url" in launch.settings for launch in launches):
-        models = {str(launch.settings["model"]) for launch in launches}
-        parts = [" ".join([PurePath(*models).name, *_types(launches)])] if len(models) == 1 else []
-        return parts, names(labels)
+    if (served := _served(launches)) is not None:
+        return [" ".join([PurePath(served[0]).name, *served[1:]])] if served else [], names(labels)
     parts = [f"{PurePath(settings.model.removeprefix(RANDOM)).name} {settings.dtype}"]
     gpus = [name.removeprefix("NVIDIA ") for name in gpu_names(run.meta.environment, settings.device)]
     parts += [f"{gpus.count(name)} × {name}" if len(gpus) > 1 else name for name in dict.fromkeys(gpus)]
@@ -136,11 +134,10 @@ def fitted(trace: TraceRecord) -> str:
 def model(run: RunInfo) -> str:
     """Name the model as it was asked for; of running servers, as they call it and where they are."""
     settings, launches = run.settings, run.launches
-    if launches and all("base_url" in launch.settings for launch in launches):
-        models = {str(launch.settings["model"]) for launch in launches}
-        if len(models) == 1:
+    if (served := _served(launches)) is not None:
+        if served:
             places = several(dict.fromkeys(str(launch.settings["base_url"]) for launch in launches))
-            return f"{', '.join([*models, *_types(launches)])} at {places}"
+            return f"{', '.join(served)} at {places}"
         return several(
             f"{each.label}: {each.settings['model']} at {each.settings['base_url']}" for each in launches
         )
@@ -152,11 +149,17 @@ def model(run: RunInfo) -> str:
     return f"{name}, {settings.dtype}, {settings.device}{spread}"
 
 
-def _types(launches: Sequence[LaunchRecord]) -> list[str]:
-    """Return what servers compute in, where all report the same."""
+def _served(launches: Sequence[LaunchRecord]) -> list[str] | None:
+    """Return the model of running servers and what they compute in, as far as all report the same; nothing
+    where they serve several models. None: the engines are no running servers."""
+    if not launches or any("base_url" not in launch.settings for launch in launches):
+        return None
+    models = {str(launch.settings["model"]) for launch in launches}
+    if len(models) > 1:
+        return []
     reported = [[launch.facts.get(key) for launch in launches] for key in ("dtype", "quantization")]
-    values = [{str(fact.value) if fact else None for fact in facts} for facts in reported]
-    return [str(*each) for each in values if len(each) == 1 and not each & {None, "none"}]
+    types = [{str(fact.value) if fact else "none" for fact in facts} for facts in reported]
+    return [*models, *(name for names in types if len(names) == 1 for name in names if name != "none")]
 
 
 def _load(run: Run, trace: TraceRecord | None) -> str:
