@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,7 +14,6 @@ import msgspec
 import pyarrow as pa
 import ray
 
-from harness.cluster.clocks import host_clock, read_offset
 from harness.cluster.node_facts import Tokenizer
 from harness.cluster.ray_nodes import SILENCE_S, RayNode, RemoteServer
 from harness.cluster.shared_folder import SharedFolder
@@ -26,11 +25,15 @@ from harness.loadgen.live_answers import LiveAnswer
 from harness.loadgen.load_plan import ClientUsage, LoadPlan, Progress
 from harness.loadgen.run_load import Dealing
 from harness.records.cell import MEASURED, RECEIVED, Answers
-from harness.schema.machines import HostCell, MachineLoad
+from harness.schema.machines import HostCell, HostClock, MachineLoad
 from harness.telemetry.gpu import Idle, idle
 
 #: From one look at the progress of a load to the next.
 LOOK_S = 0.5
+#: Questions of a reading: enough that some pass without waiting, few enough that no clock drifts meanwhile.
+ROUNDS = 20
+#: Clocks that are disciplined by NTP differ in speed by at most this (`adjtimex`: 500 ppm each).
+MOST_DRIFT = 1e-3
 
 
 class RayTestbed(Testbed):
@@ -261,3 +264,59 @@ def _parts(count: int, most_tokens: Mapping[int, int] | Sequence[int]) -> Iterat
             yield range(first, index)
             first, tokens = index, most
     yield range(first, count)
+
+
+@dataclass(frozen=True)
+class Offset:
+    """The other clock is `seconds` ahead of ours, give or take `bound`, at `at` by our clock."""
+
+    at: float
+    seconds: float
+    bound: float
+    round_trip: float
+
+
+def read_offset(ask: Callable[[], float]) -> Offset:
+    """Ask another machine for its time again and again; return the offset of its clock with a bound.
+
+    A question that was sent at `sent_at` and answered at `answered` by our clock, with `remote_time` by the
+    other's, says that the other's clock is between `remote_time - answered` and `remote_time - sent_at` ahead
+    of ours: whatever the network did, the answer was given in between (Cristian, "Probabilistic clock
+    synchronization", 1989). Several questions narrow that to the intersection, of which the quickest round
+    trips decide most (NTP, RFC 5905).
+    """
+    answers = []
+    for _ in range(ROUNDS):
+        sent_at = time.monotonic()
+        remote_time = ask()
+        answers.append((sent_at, remote_time, time.monotonic()))
+    return offset_of(answers)
+
+
+def offset_of(answers: Iterable[tuple[float, float, float]]) -> Offset:
+    """Offset from `(sent_at, remote_time, answered)`: by our clock, by the other's, by ours.
+
+    Between an answer and the last of them a clock may have drifted by MOST_DRIFT; the bound has that too.
+    """
+    answers = list(answers)
+    end = answers[-1][2]
+    low = max(remote_time - answered - MOST_DRIFT * (end - answered) for _, remote_time, answered in answers)
+    high = min(remote_time - sent_at + MOST_DRIFT * (end - sent_at) for sent_at, remote_time, _ in answers)
+    quickest = min(answered - sent_at for sent_at, _, answered in answers)
+    return Offset(end, (low + high) / 2, (high - low) / 2, quickest)
+
+
+def host_clock(before: Offset, after: Offset, t0: float) -> HostClock:
+    """Derive offset and drift of a node's clock from readings around a cell that was to begin at `t0` of
+    ours."""
+    seconds = after.at - before.at
+    drift, bound = (after.seconds - before.seconds) / seconds, (after.bound + before.bound) / seconds
+    until_start = max(0.0, t0 - before.at)
+    return HostClock(
+        offset_s=before.seconds,
+        bound_ms=1e3 * before.bound,
+        round_trip_ms=1e3 * min(before.round_trip, after.round_trip),
+        drift_ppm=1e6 * drift,
+        drift_bound_ppm=1e6 * bound,
+        start_bound_ms=1e3 * (before.bound + until_start * min(abs(drift) + bound, MOST_DRIFT)),
+    )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
+from math import ceil
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 from tokenizers import Tokenizer
 
 from harness.datasets.agents import is_agent_jobs, read_agent_jobs
@@ -15,18 +17,32 @@ from harness.datasets.dataset import load_dataset
 from harness.datasets.jobs import Job
 from harness.errors import UsageError
 from harness.models.text_tokens import whole_ends
-from harness.schema.load import Batch, ClosedLoop, Load, TraceLoad
+from harness.schema.load import Batch, ClosedLoop, Load, RequestRate, TraceLoad
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import PREFIX_BLOCK_TOKENS
+from harness.schema.results import PREFIX_BLOCK_TOKENS as BLOCK
+from harness.schema.run_info import TraceRecord
+from harness.schema.setting_types import SharedPrefixes
+from harness.traces import sampling
+from harness.traces.fit import Fitted, room
 from harness.traces.sampling import shape_seeds
-from harness.workload.content import Content, SyntheticContent, check_lengths
+from harness.traces.servegen import CITATION, Mixture, TrafficClient, read_mixture
+from harness.traces.trace import Trace
+from harness.workload.content import Content, Ints, SyntheticContent, check_lengths
 from harness.workload.dataset_content import MAX_OUTPUT, AgentContent, DatasetContent
-from harness.workload.mixture import MixtureSource
-from harness.workload.planned_requests import PlannedRequest, distinct_requests, end_whole, warmup
-from harness.workload.shared_prefixes import SharedPrefixContent
+from harness.workload.planned_requests import (
+    UNTIMED,
+    PlannedRequest,
+    PromptSource,
+    distinct_requests,
+    end_whole,
+    open_loop,
+    warmup,
+)
 from harness.workload.sources import (
     BatchSource,
     ClosedLoopSource,
+    FittedSource,
     Loads,
     RateSource,
     RequestSource,
@@ -38,6 +54,12 @@ WARMUP_OUTPUT_TOKENS = 8
 MAX_STAGGERED = 64
 #: Prompts that are sent twice to see whether a server knows one again, and the least tokens of each.
 TWICE, TWICE_TOKENS = 5, 64
+#: Streams of the seed that clients draw from; the lower ones are for what is not of a client.
+FIRST_STREAM, STREAMS = 16, 3
+#: Mean gaps that a client has been sending for when the load begins, so that clients do not begin together.
+BEFORE = 20
+#: The stream of the seed that draws groups; lower ones are for times, lengths and the order of prompts.
+GROUPS = 4
 
 
 @dataclass(frozen=True)
@@ -172,3 +194,194 @@ def _content(settings: OnlineSettings, vocab_size: int, context: int, tokenizer:
     exact = settings.ignore_eos
     most = most or MAX_OUTPUT
     return DatasetContent(conversations, tokenizer, context, exact, most, settings.turns, same)
+
+
+def mixture_requests(mixture: Mixture, req_per_s: float, seed: int, n: int, seconds: float) -> Trace:
+    """Draw `n` requests, or as many as arrive in `seconds`, at `req_per_s`; each client keeps its share."""
+    span = max(seconds, n / req_per_s)
+    while True:
+        parts = [
+            _client_requests(client, client.req_per_s / mixture.req_per_s * req_per_s, span, seed, position)
+            for position, client in enumerate(mixture.clients)
+        ]
+        columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        order = np.argsort(columns[0], kind="stable")
+        arrival, inputs, outputs = (column[order] for column in columns)
+        if len(arrival) >= n and (not seconds or arrival[-1] - arrival[0] >= seconds):
+            count = max(n, int(np.searchsorted(arrival - arrival[0], seconds, side="right")))
+            return Trace.build(
+                "mixture of clients", arrival[:count], inputs[:count], outputs[:count],
+                origin=mixture.origin, sha256=mixture.sha256,
+            )  # fmt: skip
+        span *= 1.5
+
+
+def _client_requests(
+    client: TrafficClient, req_per_s: float, span: float, seed: int, position: int
+) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+    """Draw the times of one client from 0 to `span`, and the lengths of its requests; (k,) each."""
+    stream = FIRST_STREAM + STREAMS * position
+    before = BEFORE / req_per_s
+    count = ceil((before + span) * req_per_s)
+    while True:
+        times = np.cumsum(_gaps(client, sampling.uniforms(count, seed, stream))) / req_per_s - before
+        if times[-1] > span:
+            break
+        count *= 2
+    within = (times >= 0) & (times <= span)
+    inputs, outputs = client.lengths(*(sampling.uniforms(count, seed, stream + i) for i in (1, 2)))
+    return times[within], inputs[within], outputs[within]
+
+
+def _gaps(client: TrafficClient, uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return gaps of mean 1 with the client's distribution; the shape of `uniforms`."""
+    shape = client.shape
+    if client.pattern == "Gamma":
+        gaps: NDArray[np.float64] = special.gammaincinv(shape, uniforms) / shape
+        return gaps
+    weibull: NDArray[np.float64] = (-np.log1p(-uniforms)) ** (1 / shape) / special.gamma(1 + 1 / shape)
+    return weibull
+
+
+class MixtureSource(FittedSource[RequestRate]):
+    """Requests of the clients that a folder describes: each one's own renewal process and lengths, added up.
+
+    Raises:
+        UsageError: The folder is missing or unreadable, or nothing fits the context.
+    """
+
+    def __init__(self, loads: Loads[RequestRate], folder: str, *fitting: Any) -> None:
+        super().__init__(loads, *fitting)
+        self._mixture = read_mixture(folder)
+        if self._rule == "drop":
+            self._mixture = self._mixture.within(room(self._context))
+        fitted = [self._draw(load, seed) for load, seed in loads.first_repeat]
+        self.trace = fitted[-1].trace
+        self.record = self._sum([it.record() for it in fitted])
+
+    def requests(
+        self, load: RequestRate, seed: int, shape_seed: int, first: int = 0, n: int | None = None
+    ) -> list[PlannedRequest]:
+        return open_loop(self._draw(load, shape_seed).trace, 1.0, self._vocab_size, seed)
+
+    def _draw(self, load: RequestRate, shape_seed: int) -> Fitted:
+        """Draw the requests at a rate, and more for the few that --fit scale drops."""
+        excess = 1.0
+        n, seconds = self.loads.requests(load), self.loads.seconds
+        while True:
+            rate, count = load.req_per_s * excess, ceil(n * excess)
+            trace = mixture_requests(self._mixture, rate, shape_seed, count, seconds)
+            fitted = self._fit(trace)
+            fitting = len(fitted.trace)
+            if fitting == len(trace) or (excess > 1 and fitting >= n):
+                in_time = int(np.searchsorted(fitted.trace.arrival_s, seconds, side="right"))
+                return fitted.head(max(n, in_time))
+            excess = max(excess + (1 / n if fitting < n else 0), len(trace) / fitting)
+
+    def _sum(self, parts: list[TraceRecord]) -> TraceRecord:
+        """Return the record of all loads together."""
+        names = ("requests", "dropped", "changed", "input_tokens", "output_tokens")
+        sums = {name: sum(getattr(part, name) for part in parts) for name in names}
+        sums["dropped"] += round(sums["requests"] * self._mixture.dropped_each)
+        note = "drawn from published statistics of clients, not recorded"
+        return parts[0].model_copy(update=sums | {"citation": CITATION, "note": note})
+
+
+class SharedPrefixContent(SyntheticContent):
+    """Random prompts of groups that begin alike, so that a prefix cache can have a wanted share of them.
+
+    A group has a chain of blocks. Its parts are those of the nodes above it in a tree: the first part is
+    shared by all groups, the last is its own. The first request of a group has the whole chain, as far as it
+    is long; each other request has as many of the chain's blocks as keep the share of all prompt tokens that
+    came before near the wanted one, and then tokens of its own.
+    """
+
+    def __init__(self, shared: SharedPrefixes, *synthetic: object) -> None:
+        super().__init__(*synthetic)  # type: ignore[arg-type]
+        self._shared = shared
+
+    def take(self, n: int, seed: int, shape_seed: int, first: int = 0) -> list[PlannedRequest]:
+        inputs, outputs = self.lengths(n, shape_seed, first)
+        groups = draw_groups(self._shared, first + n, shape_seed)[first:]
+        blocks = shared_blocks(self._shared, inputs, groups)
+        source, longest = PromptSource(self._vocab_size, seed, UNTIMED), int(inputs.max()) // BLOCK
+        return [
+            PlannedRequest(
+                index,
+                None,
+                source.shared(first + index, length, self._chain(group, longest, first)[:count], BLOCK),
+                output,
+            )
+            for index, (length, output, group, count) in enumerate(
+                zip(inputs.tolist(), outputs.tolist(), groups.tolist(), blocks.tolist(), strict=True)
+            )
+        ]
+
+    @property
+    def text(self) -> str:
+        return f"{super().text}, {self._shared.text}"
+
+    def _chain(self, group: int, longest: int, first: int) -> list[int]:
+        """Return the hashes of a group's blocks; those of a load that is sent again are others."""
+        tree = nodes(self._shared, group)
+        level = [_part(self._shared.depth, longest, place) for place in range(longest)]
+        return [((first << 4 | part) << 24 | tree[part]) << 32 | place for place, part in enumerate(level)]
+
+
+def draw_groups(shared: SharedPrefixes, n: int, seed: int) -> Ints:
+    """Draw the group of each request, (n,): group g, from 0, with a weight of (g + 1)^-zipf."""
+    weights = np.arange(1, shared.groups + 1, dtype=np.float64) ** -shared.zipf
+    places = np.cumsum(weights) / weights.sum()
+    return np.minimum(np.searchsorted(places, sampling.uniforms(n, seed, GROUPS)), shared.groups - 1)
+
+
+def nodes(shared: SharedPrefixes, group: int) -> list[int]:
+    """Return the node of each level above and at a group: evenly many below each node."""
+    if shared.depth == 1:
+        return [group]
+    branches = ceil(shared.groups ** (1 / (shared.depth - 1)))
+    return [group // branches ** (shared.depth - 1 - level) for level in range(shared.depth)]
+
+
+def _part(depth: int, longest: int, place: int) -> int:
+    """Return the level to which the block at `place` of a chain of `longest` belongs."""
+    return place * depth // longest
+
+
+def shared_blocks(shared: SharedPrefixes, inputs: Ints, groups: Ints) -> Ints:
+    """Return how many blocks of its group's chain each prompt begins with, (n,).
+
+    Raises:
+        UsageError: The wanted share cannot be reached.
+    """
+    longest, depth = int(inputs.max()) // BLOCK, shared.depth
+    ends = [-(-longest * (level + 1) // depth) for level in range(depth)]
+    cached_of_node: dict[tuple[int, int], int] = {}
+    whole, usable = inputs // BLOCK, np.maximum(inputs - 1, 0) // BLOCK
+    in_cache, is_first = np.zeros_like(inputs), np.zeros(len(inputs), dtype=bool)
+    begun: set[int] = set()
+    for index, group in enumerate(groups.tolist()):
+        tree = list(enumerate(nodes(shared, group)))
+        cached_blocks = max(min(cached_of_node.get(node, 0), ends[node[0]]) for node in tree)
+        in_cache[index] = min(cached_blocks, usable[index])
+        if group not in begun:
+            begun.add(group)
+            is_first[index] = True
+            for node in tree:
+                cached_of_node[node] = max(cached_of_node.get(node, 0), int(whole[index]))
+    target = shared.share * inputs.sum() / BLOCK
+    of_first, of_others = int(in_cache[is_first].sum()), int(in_cache[~is_first].sum())
+    if not of_first - 1 <= target <= of_first + of_others + 1:
+        low, high = (100 * BLOCK * blocks / inputs.sum() for blocks in (of_first, of_first + of_others))
+        raise UsageError(
+            f"--shared-prefixes share={100 * shared.share:g}%: {len(inputs)} requests of {len(begun)} groups "
+            f"can share {low:.1f} to {high:.1f} % of their prompt tokens",
+            "take fewer groups, more requests, longer prompts or another share",
+        )
+    factor = max(0.0, target - of_first) / of_others if of_others else 0.0
+    blocks, owed = whole.copy(), 0.0
+    for index in np.flatnonzero(~is_first).tolist():
+        owed += factor * int(in_cache[index])
+        blocks[index] = min(int(in_cache[index]), round(owed))
+        owed -= int(blocks[index])
+    return blocks

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.cluster.clocks import Offset, host_clock, offset_of
+from harness.cluster.ray_testbed import Offset, host_clock, offset_of
 
 #: Seconds that a question or an answer is on its way, and between two questions.
 DELAYS = st.floats(1e-5, 0.02)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from harness.cluster.clocks import Offset, host_clock
+from harness.cluster.ray_testbed import Offset, host_clock
 from harness.records.parquet import read_records
 from harness.schema.machines import HostClock
 from harness.schema.online_settings import OnlineSettings

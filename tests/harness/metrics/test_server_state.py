@@ -10,8 +10,7 @@ import pytest
 
 from harness.metrics.notices import cell_notices
 from harness.metrics.samples import Group, split
-from harness.metrics.server_state import page_facts, waits
-from harness.metrics.summary import prefix_hits
+from harness.metrics.summary import page_facts, prefix_hits, waits
 from harness.records.columns import SERVER
 from harness.report.tables.saved_work import prefix_table
 from harness.schema.facts import Fact

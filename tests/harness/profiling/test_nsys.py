@@ -8,8 +8,8 @@ import pytest
 
 from harness.engines.base import Launch
 from harness.errors import EngineError, UsageError
-from harness.profiling import nsys
-from harness.profiling.nsys import NsysSession, find_nsys
+from harness.profiling import stage
+from harness.profiling.stage import NsysSession, find_nsys
 
 LAUNCH = Launch(("python", "-m", "roseinfer.cli", "serve"), "gpt2", {"A": "1"})
 
@@ -29,7 +29,7 @@ def stand_in(tmp_path: Path) -> Path:
 
 @pytest.mark.integration
 def test_found_on_path_then_in_folders(stand_in, tmp_path, monkeypatch):
-    monkeypatch.setattr(nsys, "LIBRARIES", ("libc.so.6",))
+    monkeypatch.setattr(stage, "LIBRARIES", ("libc.so.6",))
     monkeypatch.setenv("PATH", "/bin:/usr/bin:" + str(stand_in.parent))
     assert find_nsys(places=()) == stand_in
     monkeypatch.setenv("PATH", "/bin:/usr/bin")
@@ -43,7 +43,7 @@ def test_found_on_path_then_in_folders(stand_in, tmp_path, monkeypatch):
 
 
 def test_a_missing_library_is_named(stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nsys, "LIBRARIES", ("libc.so.6", "libnowhere.so.1"))
+    monkeypatch.setattr(stage, "LIBRARIES", ("libc.so.6", "libnowhere.so.1"))
     with pytest.raises(UsageError, match=r"libnowhere\.so\.1 missing") as missing:
         find_nsys(stand_in)
     assert "LD_LIBRARY_PATH" in missing.value.hint

@@ -8,8 +8,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from harness.records.cell import MEASURED, RECEIVED, Answers, CellIdentity, Expected, cell_records
-from harness.records.tool_calls import judge_calls
+from harness.records.cell import (
+    MEASURED,
+    RECEIVED,
+    Answers,
+    CellIdentity,
+    Expected,
+    cell_records,
+    judge_calls,
+)
 from harness.schema.load import ClosedLoop
 
 from .test_chat_streams import SENT, TOKENS, answer

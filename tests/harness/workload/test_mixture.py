@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from harness.errors import UsageError
 from harness.traces.servegen import Mixture, Shares, TrafficClient, read_mixture
-from harness.workload.mixture import mixture_requests
+from harness.workload.workload import mixture_requests
 
 #: Two clients: steady with short prompts, and bursty with long ones; both idle at first.
 CLIENTS = {

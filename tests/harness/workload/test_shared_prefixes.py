@@ -13,7 +13,7 @@ from harness.errors import UsageError
 from harness.schema.results import PREFIX_BLOCK_TOKENS as BLOCK_TOKENS
 from harness.schema.setting_types import SharedPrefixes, Uniform
 from harness.workload.planned_requests import reusable_tokens
-from harness.workload.shared_prefixes import SharedPrefixContent, draw_groups
+from harness.workload.workload import SharedPrefixContent, draw_groups
 
 VOCAB = 50_000
 SHARED = st.builds(
