@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from harness.loadgen.load_plan import Progress
 from harness.metrics.contrast import Contrast
@@ -15,24 +16,21 @@ from harness.schema.results import OnlineSummary, Skipped
 from harness.schema.run_info import TraceRecord, Unasked
 
 
-class Event:
+class Event(msgspec.Struct, frozen=True):
     """Something that happened in a run."""
 
 
-@dataclass(frozen=True)
-class Calibrating(Event):
+class Calibrating(Event, frozen=True):
     """The client itself is being measured, because it never was on this machine."""
 
     what: str
 
 
-@dataclass(frozen=True)
-class Prepared(Event):
+class Prepared(Event, frozen=True):
     """All settings are checked, and nothing is measured yet."""
 
 
-@dataclass(frozen=True)
-class Started(Event):
+class Started(Event, frozen=True):
     """The run has its folder, its load and its number of cells, of which `done` were measured before; `about`
     so many where what is measured decides."""
 
@@ -43,30 +41,26 @@ class Started(Event):
     about: bool = False
 
 
-@dataclass(frozen=True)
-class EngineSkipped(Event):
+class EngineSkipped(Event, frozen=True):
     """An engine, or the rest of its cells, will not be measured."""
 
     skipped: Skipped
 
 
-@dataclass(frozen=True)
-class EngineNotAsked(Event):
+class EngineNotAsked(Event, frozen=True):
     """A check after an engine's cells failed. They are measured."""
 
     unasked: Unasked
 
 
-@dataclass(frozen=True)
-class EngineStarting(Event):
+class EngineStarting(Event, frozen=True):
     """An engine's server is being started, its log going to `log`."""
 
     label: str
     log: Path
 
 
-@dataclass(frozen=True)
-class EngineWarming(Event):
+class EngineWarming(Event, frozen=True):
     """The server is ready after `ready_s` (None: it was running) and gets `requests` to warm up."""
 
     label: str
@@ -74,8 +68,7 @@ class EngineWarming(Event):
     requests: int
 
 
-@dataclass(frozen=True)
-class WarmupProgress(Event):
+class WarmupProgress(Event, frozen=True):
     """Progress of a warm-up: of its `requests`, those that are `done`."""
 
     label: str
@@ -83,8 +76,7 @@ class WarmupProgress(Event):
     done: int
 
 
-@dataclass(frozen=True)
-class CellProgress(Event):
+class CellProgress(Event, frozen=True):
     """Counts of the cell that is being measured, of `requests`."""
 
     cell: Cell
@@ -92,8 +84,7 @@ class CellProgress(Event):
     progress: Progress
 
 
-@dataclass(frozen=True)
-class TooFewClients(Event):
+class TooFewClients(Event, frozen=True):
     """A cell is measured again, by `more` client processes: one of `clients` had more than its share."""
 
     cell: Cell
@@ -101,46 +92,40 @@ class TooFewClients(Event):
     more: int
 
 
-@dataclass(frozen=True)
-class LateClient(Event):
+class LateClient(Event, frozen=True):
     """A cell is measured again, as its client was late."""
 
     cell: Cell
     late: Fact
 
 
-@dataclass(frozen=True)
-class CellDone(Event):
+class CellDone(Event, frozen=True):
     """A cell is measured and saved."""
 
     cell: Cell
     summary: OnlineSummary
 
 
-@dataclass(frozen=True)
-class ConfigurationDropped(Event):
+class ConfigurationDropped(Event, frozen=True):
     """A configuration of `bench tune` is not measured again, after so many repeats."""
 
     label: str
     repeats: int
 
 
-@dataclass(frozen=True)
-class RepeatsNeeded(Event):
+class RepeatsNeeded(Event, frozen=True):
     """The first repeats are measured, whose spread says how many find a difference in each comparison."""
 
     contrasts: Sequence[Contrast]
 
 
-@dataclass(frozen=True)
-class CellsExpected(Event):
+class CellsExpected(Event, frozen=True):
     """About so many cells there will be, by what is known now."""
 
     cells: int
 
 
-@dataclass(frozen=True)
-class CaptureSkipped(Event):
+class CaptureSkipped(Event, frozen=True):
     """An engine is not profiled with that tool."""
 
     label: str
@@ -148,8 +133,7 @@ class CaptureSkipped(Event):
     reason: str
 
 
-@dataclass(frozen=True)
-class CaptureStarting(Event):
+class CaptureStarting(Event, frozen=True):
     """A profiler's capture begins, the engine's output going to `log`."""
 
     label: str
@@ -158,8 +142,7 @@ class CaptureStarting(Event):
     log: Path
 
 
-@dataclass(frozen=True)
-class CaptureWaiting(Event):
+class CaptureWaiting(Event, frozen=True):
     """An engine has no time for its profiler; it is asked again after `seconds`."""
 
     label: str
@@ -167,15 +150,13 @@ class CaptureWaiting(Event):
     seconds: float
 
 
-@dataclass(frozen=True)
-class CaptureDone(Event):
+class CaptureDone(Event, frozen=True):
     """A capture has ended, well or with `run.error`."""
 
     run: ProfileRun
 
 
-@dataclass(frozen=True)
-class Reporting(Event):
+class Reporting(Event, frozen=True):
     """All cells are saved; tables, figures and report are being made."""
 
 
