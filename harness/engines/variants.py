@@ -46,14 +46,10 @@ class Recipe(Strict):
     version: str = Field(description="installed by default")
     packages: list[str] = Field(description="requirements, installed with their dependencies")
     requirements: str | None = Field(None, description="a requirements file next to the YAML file")
-    alone: list[str] = Field(
-        default_factory=list, description="requirements installed afterwards, without their dependencies"
-    )
-    env: dict[str, str] = Field(default_factory=dict, description="set while packages are installed")
-    remove: list[str] = Field(default_factory=list, description="distributions removed afterwards")
-    shims: list[str] = Field(
-        default_factory=list, description="files next to the YAML file, copied into site-packages"
-    )
+    alone: list[str] = Field([], description="requirements installed afterwards, without their dependencies")
+    env: dict[str, str] = Field({}, description="set while packages are installed")
+    remove: list[str] = Field([], description="distributions removed afterwards")
+    shims: list[str] = Field([], description="files next to the YAML file, copied into site-packages")
 
 
 class BundleRecipe(Strict):
@@ -65,18 +61,18 @@ class BundleRecipe(Strict):
         "torch; empty in the bundle of torch"
     )
     wheels: str = Field(description="a file of pinned requirements next to the YAML file")
-    drop: list[str] = Field(default_factory=list, description="globs of files and folders left out")
+    drop: list[str] = Field([], description="globs of files and folders left out")
     architecture: int | None = Field(
         None, description="the CUDA architecture whose code libraries keep, e.g. 90; null: all"
     )
     relink: dict[str, str] = Field(
-        default_factory=dict, description="names of libraries that its own load, and what they load instead"
+        {}, description="names of libraries that its own load, and what they load instead"
     )
     links: dict[str, str] = Field(
-        default_factory=dict, description="places in it, and the host's package files that they lead to"
+        {}, description="places in it, and the host's package files that they lead to"
     )
-    paths: list[str] = Field(default_factory=list, description="folders in it that Python searches, too")
-    env: dict[str, str] = Field(default_factory=dict, description="variables of its Python")
+    paths: list[str] = Field([], description="folders in it that Python searches, too")
+    env: dict[str, str] = Field({}, description="variables of its Python")
 
 
 class Variant(Strict):
@@ -88,10 +84,10 @@ class Variant(Strict):
     about: Annotated[str, AfterValidator(one_line)] = Field(
         "", description="one sentence: what it does, or why the engine needs it; shown in reports"
     )
-    args: list[str] = Field(default_factory=list, description="appended to the server's command line")
-    env: dict[str, str] = Field(default_factory=dict, description="environment of server and offline worker")
+    args: list[str] = Field([], description="appended to the server's command line")
+    env: dict[str, str] = Field({}, description="environment of server and offline worker")
     body: dict[str, JsonValue] = Field(
-        default_factory=dict, description="fields of every request, in place of those of the same name"
+        {}, description="fields of every request, in place of those of the same name"
     )
     prefix_cache: bool | None = Field(None, description="overrides --prefix-cache for this variant")
     cpu_threads: PositiveInt | Literal["all"] | None = Field(
@@ -104,7 +100,7 @@ class Variant(Strict):
         None, description="overrides --data-parallel-size for this variant"
     )
     offline: dict[str, JsonValue] | None = Field(
-        default_factory=dict,
+        {},
         description="arguments of the engine's in-process API, without which a variant with args is not "
         "measured there; null: not a thing of offline runs",
     )
@@ -113,13 +109,13 @@ class Variant(Strict):
 class EngineFile(Strict):
     """The whole of one `configs/engines/NAME.yaml`."""
 
-    variants: dict[str, Variant] = Field(default_factory=dict)
-    environments: dict[Build, Recipe] = Field(default_factory=dict)
+    variants: dict[str, Variant] = Field({})
+    environments: dict[Build, Recipe] = Field({})
     released: dict[str, date] = Field(
-        default_factory=dict, description="day of release by version, as far as known; the newest is the last"
+        {}, description="day of release by version, as far as known; the newest is the last"
     )
     bundles: dict[str, BundleRecipe] = Field(
-        default_factory=dict, description="by version of the engine; the first is the default"
+        {}, description="by version of the engine; the first is the default"
     )
 
 
@@ -164,10 +160,8 @@ class UserEngine(Strict):
     """One engine, as a user writes it down."""
 
     python: Path | None = Field(None, description="the interpreter of the engine's environment")
-    env: dict[str, str] = Field(default_factory=dict, description="set whenever the engine runs")
-    variants: dict[str, Variant] = Field(
-        default_factory=dict, description="in addition to those that come with the engine"
-    )
+    env: dict[str, str] = Field({}, description="set whenever the engine runs")
+    variants: dict[str, Variant] = Field({}, description="in addition to those that come with the engine")
 
 
 _USER_FILE = TypeAdapter(dict[EngineName, UserEngine])
