@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, combinations
+from typing import Any
 
 from scipy import special
 
@@ -75,6 +76,12 @@ class Contrast:
         if self.adjusted_p > LEVEL or self.ratio.holds_one:
             return "no difference"
         return "better" if (self.ratio.value < 1) == METRICS[self.metric].lower_is_better else "worse"
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """The fields that it has in results of a run as well as of two."""
+        names = ("load", "metric", "statistic", "adjusted_p", "verdict", "spread", "repeats_to_find")
+        return {name: getattr(self, name) for name in names} | {"ratio": self.ratio.value}
 
     @property
     def paired(self) -> bool:
@@ -211,21 +218,14 @@ def _comparison(a: str, b: str, contrast: Contrast) -> Comparison:
     return Comparison(
         a=a,
         b=b,
-        load=contrast.load,
-        metric=contrast.metric,
-        statistic=contrast.statistic,
+        **contrast.recorded,
         value_a=contrast.a.value,
         value_b=contrast.b.value,
-        ratio=contrast.ratio.value,
         ci=ci,
         difference=None if ci is None else not contrast.ratio.holds_one,
-        adjusted_p=contrast.adjusted_p,
         comparisons=contrast.comparisons,
         primary=contrast.primary,
-        verdict=contrast.verdict,
-        spread=contrast.spread,
         repeats=contrast.repeats,
-        repeats_to_find=contrast.repeats_to_find,
     )
 
 
