@@ -16,7 +16,7 @@ from harness.metrics.definitions import RequestTimes, prompt_tokens, run_starts,
 from harness.metrics.intervals import Estimate
 from harness.metrics.samples import Group, in_flight, inside, scheduled
 from harness.schema.limits import Slo
-from harness.schema.machines import MachineLoad
+from harness.schema.machines import MachineLoad, sum_known
 from harness.schema.metric import MS, NO_TIME_S, Counts, Metric
 from harness.schema.metrics import METRICS
 from harness.schema.setting_types import Window
@@ -80,14 +80,6 @@ def total(each: Sequence[Counts]) -> Counts:
     totals: dict[str, Any] = {name: sum_known([getattr(counts, name) for counts in each]) for name in names}
     sums = {name: math.fsum(counts.sums[name] for counts in each) for name in each[0].sums}
     return Counts(**totals, sums=sums)
-
-
-def sum_known(numbers: Sequence[float | None]) -> float | None:
-    """Return the sum of numbers, of integers a whole one; None where one is unknown, or there is none."""
-    values = [number for number in numbers if number is not None]
-    if not values or len(values) < len(numbers):
-        return None
-    return sum(values) if isinstance(values[0], int) else math.fsum(values)
 
 
 def rate_estimate(metric: Metric, each: Sequence[Counts], work: tuple[str, ...] = ()) -> Estimate | None:

@@ -14,6 +14,14 @@ from harness.schema.base import Strict, first_fault
 from harness.schema.files import read_yaml
 
 
+def sum_known(numbers: Sequence[float | None]) -> float | None:
+    """Return the sum of numbers, of integers a whole one; None where one is unknown, or there is none."""
+    values = [number for number in numbers if number is not None]
+    if not values or len(values) < len(numbers):
+        return None
+    return sum(values) if isinstance(values[0], int) else math.fsum(values)
+
+
 class MachineKey(Strict):
     """Everything that the client's speed depends on. Another value needs another calibration."""
 
@@ -116,9 +124,7 @@ class MachineLoad(Strict):
     @property
     def joules(self) -> float | None:
         """Energy of the GPUs by their own counters, or without any of the processors; None: unknown."""
-        counters = [gpu.joules for gpu in self.gpus] or [self.cpu_joules]
-        reported = [joules for joules in counters if joules is not None]
-        return math.fsum(reported) if len(reported) == len(counters) else None
+        return sum_known([gpu.joules for gpu in self.gpus] or [self.cpu_joules])
 
     @property
     def joules_above_idle(self) -> float | None:

@@ -14,6 +14,7 @@ import pynvml
 from pydantic import JsonValue
 
 from harness.errors import BenchError, CleanupError
+from harness.schema.machines import sum_known
 
 #: Share of a GPU's memory that may still differ after an engine has ended.
 TOLERANCE = 0.01
@@ -196,9 +197,7 @@ class GpuReader:
 def joules(gpus: Sequence[GpuReading], cpu_j: float | None) -> float | None:
     """Sum the energy counters of all GPUs or, without one, take that of the processors, `cpu_j`; None if one
     is missing."""
-    counters = [gpu.energy_j for gpu in gpus] or [cpu_j]
-    readings = [each for each in counters if each is not None]
-    return sum(readings) if len(readings) == len(counters) else None
+    return sum_known([gpu.energy_j for gpu in gpus] or [cpu_j])
 
 
 def _read(handle: Any) -> GpuReading:
