@@ -14,7 +14,7 @@ import sys
 
 import numpy as np
 
-from harness.calibration.accuracy import measure_accuracy
+from harness.calibration.calibrate import measure_accuracy
 
 PERCENTILES = (50, 90, 99)
 METRICS = ("ttft", "tpot", "itl", "e2e")

@@ -15,11 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.calibration import calibrate
-from harness.calibration.accuracy import UNPINNED, Times, measure_accuracy
 from harness.calibration.calibrate import (
     MOST_LAG_S,
+    UNPINNED,
+    Times,
     Trial,
     load,
+    measure_accuracy,
     search,
     this_machine,
     try_chunks,

@@ -14,8 +14,7 @@ from harness.errors import UsageError
 from harness.metrics.samples import split
 from harness.metrics.summary import SummaryInputs, summarize
 from harness.report import figures
-from harness.report.html import Chapter
-from harness.report.render import write_outputs, write_report, write_without_figures
+from harness.report.render import Chapter, write_outputs, write_report, write_without_figures
 from harness.report.text.provenance import command_on_one_machine
 from harness.runs.reader import load_run, load_runs
 from harness.schema.facts import Fact
