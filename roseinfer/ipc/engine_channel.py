@@ -21,6 +21,8 @@ MAX_BACKLOG, PATIENCE_S = 64 << 20, 10.0
 READ, MAX_READS = 1 << 20, 8
 #: Seconds without a message after which `on_idle` is called.
 IDLE_S = 2.0
+#: Seconds that waking up may take. A wait until a time is busy from so long before on.
+WAKE_S = 2e-4
 
 
 class FrontEndStuckError(Exception):
@@ -81,8 +83,10 @@ class EngineChannels:
         events = self._poll.poll(0)
         if not wait:
             while not events and until is not None and (remaining_s := until - time.monotonic()) > 0:
-                # rounded down, and less what waking up may take: the rest is busy-waited
-                events = self._poll.poll(max(0, int(1e3 * remaining_s) - int(self.spin_s > 0)))
+                nap_s = max(0.0, remaining_s - WAKE_S)
+                if 0 < nap_s < 1e-3:  # poll counts whole milliseconds; a message is read after the nap
+                    time.sleep(nap_s)
+                events = self._poll.poll(int(1e3 * nap_s))
             return events
         end = time.monotonic() + min(self.spin_s, _left(until))
         while not events and time.monotonic() < end:
