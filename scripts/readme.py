@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from harness.engines.registry import ENGINES
 from harness.metrics.rankings import best_labels
 from harness.runs.folder import ONLINE_RESULTS
 from harness.schema.files import read_stored
@@ -60,7 +61,8 @@ def rows(shown: Shown) -> Iterator[str]:
             return f"**{text}**" if leads else text
 
         latencies = [" / ".join(cell(metric, name) for name in PERCENTILES) for metric in LATENCIES]
-        engine = f"{summary.label} {versions[summary.label]}"
+        named = ENGINES.get(summary.label)  # a running server has such a label
+        engine = f"{named.display if named else summary.label} {versions[summary.label]}"
         yield f"| {' | '.join((*first, engine, cell(RATE, RATE), *latencies))} |\n"
         first = "", ""
 
