@@ -133,7 +133,7 @@ def of_rankings(place: str, found: Sequence[Ranking], compared: Sequence[OnlineS
         won = grouped(by_statistic, lambda ranking: ranking.winner)
         for label, of_label in won.items():
             if label is not None:
-                words = better_in(metric, [(each.statistic, _by(each)) for each in of_label], undecided)
+                words = better_in(metric, [_won(each) for each in of_label], undecided)
                 better.setdefault(label, []).append(words)
                 undecided = []
     if not better:
@@ -148,13 +148,14 @@ def _in_sentences(found: Sequence[Ranking]) -> list[Ranking]:
     return sorted(counted, key=lambda ranking: not METRICS[ranking.metric].is_latency)
 
 
-def _by(ranking: Ranking) -> str:
-    """By how much the winner is better than the one other engine, or than which of several others."""
+def _won(ranking: Ranking) -> tuple[str, str, str]:
+    """The statistic, by how much the winner is better than the one other engine, and than which of several if
+    not than all."""
     others = ranking.valid[1:]
     worse = [row.label for row in others if row.significant]
     if len(others) == 1 and others[0].ratio:
-        return f"by {max(others[0].ratio, 1 / others[0].ratio):.2f}×"
-    return "" if len(worse) == len(others) else f"(than {few(worse)})"
+        return ranking.statistic, f"by {max(others[0].ratio, 1 / others[0].ratio):.2f}×", ""
+    return ranking.statistic, "", "" if len(worse) == len(others) else few(worse)
 
 
 def by_themselves(run: Run, choice: Choice) -> list[Sentence]:
@@ -163,14 +164,14 @@ def by_themselves(run: Run, choice: Choice) -> list[Sentence]:
     if len(compared) != 2 or any(map(fell_behind, compared)):
         return []
     between = _between(run, choice)
-    better: dict[str, dict[str, list[tuple[str, str]]]] = {}
+    better: dict[str, dict[str, list[tuple[str, str, str]]]] = {}
     for ranking in _in_sentences(rankings(compared, between)):
         if ranking.winner is not None or len(ranking.valid) < 2:
             continue
         best, other = ranking.valid
         if excludes_one(other.ratio_interval):
             of_best = better.setdefault(best.label, {})
-            of_best.setdefault(ranking.metric, []).append((ranking.statistic, _by(ranking)))
+            of_best.setdefault(ranking.metric, []).append(_won(ranking))
     if not better:
         return []
     phrases = [

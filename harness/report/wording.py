@@ -631,21 +631,26 @@ def sentence(kind: str, **values: object) -> Sentence:
     return Sentence(tuple((part.format_map(values), place % 2 == 1) for place, part in enumerate(parts)))
 
 
-def better_in(metric: str, won: Sequence[tuple[str, str]], undecided: Sequence[str]) -> str:
+def better_in(metric: str, won: Sequence[tuple[str, str, str]], undecided: Sequence[str]) -> str:
     """`TTFT p50 by 8.69× and p90 by 13.07× (no difference shown at p99)`.
 
     Args:
-        won: statistics, each with by how much or than which engines, or nothing.
+        won: statistics, each with by how much, or nothing, and than which engines, if not than all.
         undecided: statistics in which no engine is better.
     """
-    alike = grouped([(name if name != metric else "", by) for name, by in won], lambda each: each[1])
-    parts = [f"{several(name for name, _ in same)} {by}".strip() for by, same in alike.items()]
-    joined = ", and ".join(parts) if len(parts) < len(won) else several(parts)
-    shown = f"{METRICS[metric].label} {joined}".rstrip()
-    if not undecided:
-        return shown
-    before = f"{shown[:-1]}; " if shown.endswith(")") else f"{shown} ("
-    return f"{before}no difference shown at {several(undecided)})"
+
+    def alike(pairs: Iterable[tuple[str, str]]) -> list[str]:
+        named = [(name if name != metric else "", text) for name, text in pairs]
+        by_text = grouped(named, lambda pair: pair[1])
+        return [f"{several(name for name, _ in same)} {text}".strip() for text, same in by_text.items()]
+
+    than_all = [(name, by) for name, by, engines in won if not engines]
+    parts = alike(than_all)
+    joined = several(parts) if parts and len(parts) == len(than_all) else ", and ".join(parts)
+    notes = alike((name, f"than {engines} only") for name, _, engines in won if engines)
+    if undecided:
+        notes.append(f"no difference shown at {several(undecided)}")
+    return " ".join(filter(None, (METRICS[metric].label, joined, f"({'; '.join(notes)})" if notes else "")))
 
 
 def wins(place: str, better: Mapping[str, Sequence[str]], same: Sequence[str]) -> Sentence:

@@ -34,7 +34,8 @@ READING = re.compile(
 )
 
 
-BETTER = [("p50", "by 1.20×"), ("p90", "by 1.30×")]
+BETTER = [("p50", "by 1.20×", ""), ("p90", "by 1.30×", "")]
+OF_SOME = [("p50", "", ""), ("p90", "", "b")]
 
 
 def example_value(name: str, repeat: int) -> Value:
@@ -69,7 +70,8 @@ def rendered() -> str:
     sentences = [
         wording.wins("At 8", {"a": [wording.better_in("ttft_ms", BETTER, ["p99"])]}, ["TPOT"]),
         wording.wins("At 8", {"a": ["TTFT p50"], "b": ["TPOT p50"]}, []),
-        wording.wins("At 8", {"a": [wording.better_in("ttft_ms", [("p50", "(than b)")], ["p99"])]}, []),
+        wording.wins("At 8", {"a": [wording.better_in("ttft_ms", OF_SOME, ["p99"])]}, []),
+        wording.wins("At 8", {"a": [wording.better_in("ttft_ms", OF_SOME[1:], [])]}, []),
         wording.kept_up("At 8", [("a", "17.0", False), ("b", "10.9", True)]),
         *(wording.sentence(kind, **values) for kind in wording.ANSWERS),
     ]
