@@ -10,10 +10,10 @@ from pathlib import Path
 
 from rosemodels.cache import cache_folder
 
+__all__ = ["DATA", "ELSEWHERE", "cache_folder", "copies", "module_command"]
+
 #: `configs/` and `traces/`: links to the checkout's folders of these names, and files in a wheel.
 DATA = Path(str(resources.files("harness"))) / "data"
-#: Calibration, environments of engines and fetched traces; named models are next to them.
-CACHE = cache_folder()
 #: Put before code for `python -c`: the current folder is not searched.
 ELSEWHERE = "import sys; sys.path[:] = filter(None, sys.path)\n"
 

@@ -3,6 +3,6 @@
 `random:NAME` has seeded random weights, the same bytes on every machine; `smollm2-135m` has its real ones.
 """
 
-from rosemodels.store import CACHE, ModelError, folder, names
+from rosemodels.store import ModelError, folder, names
 
-__all__ = ["CACHE", "ModelError", "folder", "names"]
+__all__ = ["ModelError", "folder", "names"]

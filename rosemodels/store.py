@@ -6,7 +6,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,9 +17,8 @@ from rosemodels import gpt2, llama, smollm2
 from rosemodels.cache import cache_folder
 from rosemodels.errors import ModelError
 
-__all__ = ["CACHE", "ModelError", "folder", "names"]
+__all__ = ["ModelError", "folder", "names"]
 
-CACHE = cache_folder() / "models"
 RANDOM = "random:"
 
 log = logging.getLogger(__name__)
@@ -51,16 +50,18 @@ def names() -> list[str]:
     return list(RECIPES)
 
 
-def folder(model: str, cache: Path = CACHE) -> Path | None:
-    """The folder of a named model, made if it is not there; None if `model` is not of that kind.
+def folder(model: str, cache: Path | None = None, recipes: Mapping[str, Recipe] = RECIPES) -> Path | None:
+    """The folder of a named model, made in `cache`, or in `models` of the usual one, if it is not there; None
+    if `model` is not of that kind.
 
     Raises ModelError when there is no such random model or the folder cannot be made.
     """
-    recipe = RECIPES.get(model)
+    recipe = recipes.get(model)
     if recipe is None:
         if model.startswith(RANDOM):
-            raise ModelError(f"there is no model {model!r}", f"there are {', '.join(RECIPES)}")
+            raise ModelError(f"there is no model {model!r}", f"there are {', '.join(recipes)}")
         return None
+    cache = cache or cache_folder() / "models"
     path = cache / recipe.key
     if not path.is_dir():
         try:

@@ -287,11 +287,13 @@ def calibrate(*, quick: bool, report_status: ReportStatus) -> Calibration:
     calibration = Calibration(
         machine=this_machine(), created=now(), quick=quick, ceilings=ceilings, errors=errors
     )
-    write_json(PATH, calibration)
+    write_json(stored_at(), calibration)
     return calibration
 
 
-PATH = paths.CACHE / "calibration.json"
+def stored_at() -> Path:
+    """The file in the cache that holds the calibration of this machine."""
+    return paths.cache_folder() / "calibration.json"
 
 
 def this_machine() -> MachineKey:
@@ -305,10 +307,10 @@ def this_machine() -> MachineKey:
     )
 
 
-def load(path: Path = PATH) -> Calibration | None:
+def load() -> Calibration | None:
     """The stored calibration, if there is one for this machine."""
     try:
-        calibration = Calibration.model_validate_json(path.read_bytes())
+        calibration = Calibration.model_validate_json(stored_at().read_bytes())
     except (OSError, ValidationError):
         return None
     return calibration if calibration.machine == this_machine() else None

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from harness.calibration.calibrate import PATH
 from harness.calibration.calibrate import calibrate as measure
+from harness.calibration.calibrate import stored_at
 from harness.cli.terminal import Terminal, echo
 from harness.schema.machines import Calibration
 
@@ -26,7 +26,7 @@ def calibrate(
     with progress.status("starting") as status:
         calibration = measure(quick=quick, report_status=lambda what: status.update(what))
     _show(calibration, Terminal())
-    echo(PATH)
+    echo(stored_at())
 
 
 def _show(calibration: Calibration, console: Terminal) -> None:

@@ -14,7 +14,7 @@ import rosemodels
 from harness.cli.terminal import FAILED, Terminal
 from harness.cli.terminal_table import listing
 from harness.engines.base import EngineSettings, Installation, Missing
-from harness.engines.find import CACHE, place
+from harness.engines.find import engines_folder, place
 from harness.engines.local import LocalEngine
 from harness.engines.placement import (
     MEMORY_UTILIZATION,
@@ -163,7 +163,7 @@ def install(
     build = resolve_device("auto") if cpu is None else ("cpu" if cpu else "cuda")
     made = install_engine(engine, build, version)
     console.print(f"{engine.name} {made.version}: {made.python}")
-    if (decides := place(engine.name)).python.parent != CACHE / engine.name / "bin":
+    if (decides := place(engine.name)).python.parent != engines_folder() / engine.name / "bin":
         console.print(f"note: bench uses {decides.python} instead ({decides.how})")
 
 
@@ -193,7 +193,7 @@ def unpack(
 ) -> None:
     """Install an engine from a bundle. Without bench: `python3 BUNDLE/unpack.py --to FOLDER`."""
     try:
-        folder = unpack_bundle(bundle, CACHE, python)
+        folder = unpack_bundle(bundle, engines_folder(), python)
     except UnpackError as error:
         raise UsageError(str(error)) from None
     console.print(f"{folder / 'bin' / 'python'}")

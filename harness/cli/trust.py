@@ -73,7 +73,7 @@ def check_trust(
     if not wishes or any(place.is_relative_to(folder) for folder in trusted):
         return
     digest = hashlib.sha256(json.dumps([str(place), wishes]).encode()).hexdigest()
-    token = paths.CACHE / "trusted" / digest
+    token = paths.cache_folder() / "trusted" / digest
     if trust:
         with suppress(OSError):  # then it is asked again
             token.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

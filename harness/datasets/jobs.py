@@ -424,8 +424,8 @@ def decoded_lines(
 
 def find_file(name: str) -> Path | None:
     """Return the first file of that name where datasets are searched; None: there is none."""
-    places = (paths.CACHE / "datasets", paths.CACHE / "traces", paths.DATA / "datasets")
-    return next(paths.copies(name, "BENCH_DATASETS", *places), None)
+    fetched = (paths.cache_folder() / kind for kind in ("datasets", "traces"))
+    return next(paths.copies(name, "BENCH_DATASETS", *fetched, paths.DATA / "datasets"), None)
 
 
 #: Hint on what such files are, and reader of a place, by the word before the colon.

@@ -30,7 +30,6 @@ from harness.schema.run_info import Code
 from harness.schema.setting_types import EngineName
 from harness.telemetry.revision import files_hash
 
-CACHE = paths.CACHE / "engines"
 #: Distributions whose versions are in `run.json`, by the name the result files use.
 REPORTED = ("torch", "transformers")
 
@@ -44,6 +43,11 @@ for name in sys.argv[1:]:
         pass
 print(json.dumps(found))
 """
+
+
+def engines_folder() -> Path:
+    """The folder in the cache that holds environments of engines, and what is kept of them."""
+    return paths.cache_folder() / "engines"
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,7 @@ def place(engine: EngineName) -> Place:
                 f"{user_file()} names {python} for {engine}, which cannot be run", "correct the path"
             )
         return Place(python, f"named in {user_file()}", user_settings.env)
-    folders = [(CACHE, f"engines/{engine} in the cache")]
+    folders = [(engines_folder(), f"engines/{engine} in the cache")]
     if peers := os.environ.get("BENCH_PEERS"):
         folders.insert(0, (Path(peers).expanduser(), f"$BENCH_PEERS/{engine}"))
     for folder, how in folders:
@@ -121,7 +125,8 @@ def supported_flags(installation: Installation, command: Sequence[str], keep: bo
         EngineError: the help command failed.
     """
     what = json.dumps([installation.distribution, installation.version, *command])
-    cached = CACHE / "flags" / f"{installation.engine}-{hashlib.sha256(what.encode()).hexdigest()[:16]}.json"
+    key = hashlib.sha256(what.encode()).hexdigest()[:16]
+    cached = engines_folder() / "flags" / f"{installation.engine}-{key}.json"
     if keep and cached.exists():
         return frozenset(json.loads(cached.read_text()))
     flags = _run_help(tuple(command), tuple(sorted(installation.env.items())))

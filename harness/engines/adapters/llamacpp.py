@@ -19,7 +19,7 @@ from typing import ClassVar, Literal
 from pydantic import JsonValue
 
 from harness.engines.base import EngineSettings, Installation, Launch, Missing, RequestSettings
-from harness.engines.find import CACHE, output_of, place
+from harness.engines.find import engines_folder, output_of, place
 from harness.engines.local import LocalEngine
 from harness.engines.placement import Parallel
 from harness.engines.selfreport import ARGV, SelfReport
@@ -77,7 +77,7 @@ def model_file(settings: EngineSettings) -> Path:
         return gguf_files[0]
     weights = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(model.glob("*"))]
     key = hashlib.sha256(repr((str(model.resolve()), weights)).encode()).hexdigest()[:12]
-    return CACHE / "gguf" / f"{model.name}-{TYPES[settings.dtype]}-{key}.gguf"
+    return engines_folder() / "gguf" / f"{model.name}-{TYPES[settings.dtype]}-{key}.gguf"
 
 
 class Llamacpp(LocalEngine):

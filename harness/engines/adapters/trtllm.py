@@ -19,7 +19,7 @@ from pydantic import JsonValue
 
 from harness.engines.adapters import apis
 from harness.engines.base import COUNT_TOKENS, EngineSettings, Installation, Launch, RequestSettings
-from harness.engines.find import CACHE
+from harness.engines.find import engines_folder
 from harness.engines.local import CaptureRequest, EngineProfiler, LocalEngine, OfflineFactory
 from harness.engines.selfreport import LOG, SelfReport, shortened
 from harness.errors import EngineError
@@ -75,7 +75,7 @@ def options(settings: EngineSettings) -> dict[str, JsonValue]:
 def _options_file(settings: EngineSettings) -> tuple[Path, bytes]:
     """The path of the YAML file with `options`, named by a hash of its content, and that content."""
     content = yaml.safe_dump(options(settings)).encode()
-    return CACHE / "trtllm-options" / f"{hashlib.sha256(content).hexdigest()[:16]}.yaml", content
+    return engines_folder() / "trtllm-options" / f"{hashlib.sha256(content).hexdigest()[:16]}.yaml", content
 
 
 class Trtllm(LocalEngine):

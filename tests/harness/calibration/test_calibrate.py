@@ -204,28 +204,36 @@ def calibration(machine: MachineKey, *ceilings: tuple[int, float]) -> Calibratio
     )
 
 
-def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file in an empty cache."""
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "calibration.json"
+
+
+def test_what_was_saved_is_loaded(file: Path) -> None:
     kept = calibration(this_machine(), (1, 1e5))
-    write_json(tmp_path / "cache" / "calibration.json", kept)
-    assert load(tmp_path / "cache" / "calibration.json") == kept
+    write_json(file, kept)
+    assert load() == kept
 
 
 @pytest.mark.parametrize(
     "change", [{"cpu": "x"}, {"cores": 0}, {"kernel": "x"}, {"python": "x"}, {"uvloop": "x"}]
 )
-def test_another_machine_has_none(tmp_path: Path, change: dict[str, object]) -> None:
-    write_json(tmp_path / "c.json", calibration(this_machine().model_copy(update=change), (1, 1e5)))
-    assert load(tmp_path / "c.json") is None
+def test_another_machine_has_none(file: Path, change: dict[str, object]) -> None:
+    write_json(file, calibration(this_machine().model_copy(update=change), (1, 1e5)))
+    assert load() is None
 
 
 @pytest.mark.parametrize("content", ["", "{", "{}", '{"machine": 1}'])
-def test_a_damaged_file_is_none(tmp_path: Path, content: str) -> None:
-    (tmp_path / "c.json").write_text(content)
-    assert load(tmp_path / "c.json") is None
+def test_a_damaged_file_is_none(file: Path, content: str) -> None:
+    file.parent.mkdir()
+    file.write_text(content)
+    assert load() is None
 
 
-def test_no_file_is_none(tmp_path: Path) -> None:
-    assert load(tmp_path / "c.json") is None
+def test_no_file_is_none(file: Path) -> None:
+    assert load() is None
 
 
 def test_the_ceiling_is_that_of_as_many_processes_or_fewer() -> None:

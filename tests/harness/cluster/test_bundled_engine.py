@@ -32,9 +32,8 @@ def packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(wheels), str(source)]
     subprocess.run(build, check=True, capture_output=True)
     pinned.write_text(f"rosebench=={VERSION}\n")
-    cache = tmp_path / "cache-here"
-    cache.mkdir()
-    monkeypatch.setattr(install, "CACHE", cache)
+    (tmp_path / "cache-here" / "engines").mkdir(parents=True)
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache-here"))
     for name in [name for name in os.environ if name.startswith("PIP_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)

@@ -16,8 +16,7 @@ from pydantic import JsonValue
 from tokenizers import Tokenizer
 from transformers import GenerationConfig
 
-from harness.engines import find, placement
-from harness.engines.adapters import trtllm
+from harness.engines import placement
 from harness.engines.adapters.sglang import SHIM as SERVE
 from harness.engines.adapters.transformers import SHIM
 from harness.engines.base import EngineSettings, Installation, Launch, RequestSettings
@@ -84,8 +83,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(placement, "physical_cores", lambda: [(core, core + 8) for core in range(6)])
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {*range(6), *range(8, 14)})
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    for module in (find, trtllm):
-        monkeypatch.setattr(module, "CACHE", tmp_path / "cache")
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
 
 
 def settings_of(ref: str, folder: Path, **changes: Any) -> EngineSettings:

@@ -22,7 +22,7 @@ def _nothing_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.delenv("BENCH_ENGINES", raising=False)
     monkeypatch.delenv("BENCH_PEERS", raising=False)
-    monkeypatch.setattr(find, "CACHE", tmp_path / "cache")
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
 
 
 def _environment(folder: Path, name: str) -> Path:
@@ -41,7 +41,7 @@ def test_the_order_of_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     users.write_text("vllm: {env: {VLLM_LOGGING_LEVEL: DEBUG}}")
     env = {"VLLM_LOGGING_LEVEL": "DEBUG"}
     assert find.place("vllm") == find.Place(Path(sys.executable), "this environment", env)
-    cached = _environment(tmp_path / "cache", "vllm")
+    cached = _environment(tmp_path / "cache" / "engines", "vllm")
     assert (find.place("vllm").python, find.place("vllm").env) == (cached, env)
     peers = _environment(tmp_path / "peers", "vllm")
     monkeypatch.setenv("BENCH_PEERS", str(tmp_path / "peers"))

@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 import torch
 
-from harness.engines import find
 from harness.engines.base import Installation
 from harness.engines.registry import LOCAL
 from harness.engines.variants import TORCH_CONFIG, BundleRecipe, EngineFile, Recipe, load_file
@@ -57,13 +56,12 @@ def wheels(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache, no network, an index with only that wheel, and a torch that is imported at once."""
-    folder = tmp_path / "cache"
-    folder.mkdir()
+    folder = tmp_path / "cache" / "engines"
+    folder.mkdir(parents=True)
     (tmp_path / "host").mkdir()
     (tmp_path / "host" / "torch.py").write_text(f"__version__ = {torch.__version__!r}\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "host"))
-    for module in (find, install):
-        monkeypatch.setattr(module, "CACHE", folder)
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
     for name in [name for name in os.environ if name.startswith("PIP_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)

@@ -13,16 +13,18 @@ from harness.schema.online_settings import OnlineSettings
 from harness.schema.settings import UNKNOWN_CONTEXT, OfflineSettings
 
 
-def test_what_is_known_of_a_named_model(tmp_path: Path) -> None:
-    tiny = resolve("random:gpt2-tiny", tmp_path)
+def test_what_is_known_of_a_named_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path))
+    tiny = resolve("random:gpt2-tiny")
     assert (tiny.name, tiny.served_name) == ("random:gpt2-tiny", "random-gpt2-tiny")
     assert (tiny.vocab_size, tiny.max_model_len, tiny.tokenizer) == (50_257, 1_024, True)
 
 
-def test_a_cache_that_cannot_be_written_is_explained(tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "file"))
     with pytest.raises(UsageError, match="could not make") as caught:
-        resolve("random:gpt2-tiny", tmp_path / "file")
+        resolve("random:gpt2-tiny")
     assert "who may write" in caught.value.hint
 
 
@@ -68,7 +70,7 @@ def test_a_name_that_is_nearly_that_of_a_named_model(name, meant, monkeypatch):
 
 def test_other_names_are_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="no model 'random:gpt5'") as caught:
-        resolve("random:gpt5", tmp_path)
+        resolve("random:gpt5")
     assert "random:gpt2-tiny" in caught.value.hint
     with pytest.raises(UsageError, match=r"has no config\.json"):
         resolve(str(tmp_path))

@@ -45,12 +45,18 @@ def entry(name: str, content: bytes, **fields: object) -> catalog.Entry:
 
 
 @pytest.fixture
-def listed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, catalog.Entry]:
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The only folder in which traces are."""
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("BENCH_TRACES", raising=False)
+    return tmp_path / "cache" / "traces"
+
+
+@pytest.fixture
+def listed(monkeypatch: pytest.MonkeyPatch, cache: Path) -> dict[str, catalog.Entry]:
     part = entry("part", PART, excerpt={"trace": "whole", "rows": [2, 4]})
     known = {it.name: it for it in (entry("whole", CONTENT), part, entry("unknown", b"", sha256="unknown"))}
     monkeypatch.setattr(catalog, "entries", lambda: known)
-    monkeypatch.setattr(catalog, "CACHE", tmp_path / "cache")
-    monkeypatch.delenv("BENCH_TRACES", raising=False)
     return known
 
 
@@ -79,7 +85,7 @@ def test_the_real_catalog_is_sound() -> None:
     )
 
 
-@pytest.mark.parametrize("folder", ["cache", "mine/azure"])
+@pytest.mark.parametrize("folder", ["cache/traces", "mine/azure"])
 def test_found_by_file_name(listed, tmp_path, monkeypatch, folder):
     put(tmp_path / folder / "whole.csv")
     monkeypatch.setenv("BENCH_TRACES", os.pathsep.join([str(tmp_path / "none"), str(tmp_path / "mine")]))
@@ -88,15 +94,15 @@ def test_found_by_file_name(listed, tmp_path, monkeypatch, folder):
     assert "someone/data" in trace.origin and trace.sha256 == listed["whole"].sha256
 
 
-def test_a_right_copy_wins_over_a_wrong_one(listed, tmp_path, monkeypatch):
+def test_a_right_copy_wins_over_a_wrong_one(listed, cache, tmp_path, monkeypatch):
     put(tmp_path / "mine" / "whole.csv", PART)
-    right = put(tmp_path / "cache" / "whole.csv")
+    right = put(cache / "whole.csv")
     monkeypatch.setenv("BENCH_TRACES", str(tmp_path / "mine"))
     assert catalog.find(listed["whole"]) == right
 
 
-def test_a_wrong_copy_names_both_digests(listed: dict[str, catalog.Entry], tmp_path: Path) -> None:
-    put(tmp_path / "cache" / "whole.csv", PART)
+def test_a_wrong_copy_names_both_digests(listed: dict[str, catalog.Entry], cache: Path) -> None:
+    put(cache / "whole.csv", PART)
     with pytest.raises(UsageError) as caught:
         catalog.load("whole")
     assert hashlib.sha256(PART).hexdigest() in caught.value.message
@@ -142,11 +148,11 @@ def github(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         thread.join()
 
 
-def test_fetched_once_and_loaded(listed: dict[str, catalog.Entry], github: Path) -> None:
+def test_fetched_once_and_loaded(listed: dict[str, catalog.Entry], github: Path, cache: Path) -> None:
     put(github / "whole.csv")
     seen: list[tuple[int, int | None]] = []
     path = catalog.fetch("whole", progress=lambda done, total: seen.append((done, total)))
-    assert path == catalog.CACHE / "whole.csv" and path.read_bytes() == CONTENT
+    assert path == cache / "whole.csv" and path.read_bytes() == CONTENT
     assert seen == [(len(CONTENT), len(CONTENT))]
     (github / "whole.csv").unlink()
     assert catalog.fetch("whole") == path
@@ -160,15 +166,15 @@ def test_an_excerpt_is_cut_out_of_the_whole(listed: dict[str, catalog.Entry], gi
     assert catalog.load("part").origin.endswith("rows 2 to 4")
 
 
-def test_another_file_than_the_published_is_not_kept(listed: dict[str, catalog.Entry], github: Path) -> None:
+def test_another_file_than_the_published_is_not_kept(listed, github: Path, cache: Path) -> None:
     put(github / "whole.csv", PART)
     with pytest.raises(BenchError) as caught:
         catalog.fetch("whole")
     assert hashlib.sha256(PART).hexdigest() in caught.value.message
-    assert list(catalog.CACHE.iterdir()) == []
+    assert list(cache.iterdir()) == []
 
 
-def test_a_missing_file_and_no_network(listed, github, monkeypatch):
+def test_a_missing_file_and_no_network(listed, github, cache, monkeypatch):
     with pytest.raises(BenchError, match="404"):
         catalog.fetch("whole")
     with socket.socket() as unused:
@@ -177,7 +183,7 @@ def test_a_missing_file_and_no_network(listed, github, monkeypatch):
         with pytest.raises(BenchError, match="refused") as caught:
             catalog.fetch("whole")
     assert "BENCH_TRACES" in caught.value.hint
-    assert list(catalog.CACHE.iterdir()) == []
+    assert list(cache.iterdir()) == []
 
 
 def test_builtin_and_unknown_are_not_fetched(listed: dict[str, catalog.Entry]) -> None:
@@ -187,8 +193,10 @@ def test_builtin_and_unknown_are_not_fetched(listed: dict[str, catalog.Entry]) -
         catalog.fetch("nothing")
 
 
-def test_what_cannot_be_checked_is_read_by_its_path_alone(listed: dict[str, catalog.Entry]) -> None:
-    file = put(catalog.CACHE / "unknown.csv")
+def test_what_cannot_be_checked_is_read_by_its_path_alone(
+    listed: dict[str, catalog.Entry], cache: Path
+) -> None:
+    file = put(cache / "unknown.csv")
     for get in (catalog.fetch, catalog.load):
         with pytest.raises(UsageError, match="sha256 of unknown is not known") as caught:
             get("unknown")

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from harness.engines import find
-from harness.engines.adapters import llamacpp
 from harness.engines.adapters.llamacpp import model_file
 from harness.engines.base import EngineSettings, Installation, Missing
 from harness.engines.registry import LOCAL, get_engine_variant
@@ -25,8 +23,7 @@ ENGINE = LOCAL["llamacpp"]
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A `llama-server` in PATH, and nothing configured."""
-    for module in (find, llamacpp):
-        monkeypatch.setattr(module, "CACHE", tmp_path / "cache")
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.delenv("BENCH_ENGINES", raising=False)
     monkeypatch.delenv("BENCH_PEERS", raising=False)
@@ -53,7 +50,7 @@ def test_it_is_found_in_path(program: Path):
 
 def test_the_package_of_the_engines_own_environment_comes_first(program: Path, tmp_path: Path):
     """The interpreter knows where its package has the program, and that is what runs."""
-    python = tmp_path / "cache" / "llamacpp" / "bin" / "python"
+    python = tmp_path / "cache" / "engines" / "llamacpp" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text(
         f"#!/bin/sh\ncase $2 in *get_binary_path*) echo {program};; "

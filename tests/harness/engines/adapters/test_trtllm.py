@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 import yaml
 
-from harness.engines import find
-from harness.engines.adapters import trtllm
 from harness.engines.base import EngineSettings, Installation, RequestSettings
 from harness.engines.local import CaptureRequest
 from harness.engines.placement import Parallel
@@ -66,8 +64,7 @@ STREAM_OPTIONS = {"include_usage", "continuous_usage_stats"}
 @pytest.fixture(autouse=True)
 def _machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two GPUs, a cache of its own, and the options of each version."""
-    for module in (find, trtllm):
-        monkeypatch.setattr(module, "CACHE", tmp_path / "cache")
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(gpu, "count", lambda: 2)
     monkeypatch.setattr(
         type(ENGINE), "flags", lambda self, there: frozenset(OPTIONS_BY_VERSION[there.version])
