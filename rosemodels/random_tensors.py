@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 Dtype = Literal["float32", "bfloat16"]
 _NAMES = {"float32": "F32", "bfloat16": "BF16"}
 _BYTES = {"float32": 4, "bfloat16": 2}
-#: Bytes of a file at most, but for a tensor that is larger.
-SHARD = 5 * 10**9
 #: Elements of a piece.
 PIECE = 1 << 22
 
@@ -41,9 +39,9 @@ class RandomTensor:
         return prod(self.shape)
 
 
-def draw(tensor: RandomTensor, number: int, piece: int) -> NDArray[np.float32]:
-    """At most PIECE elements, from `piece · PIECE` on, of the tensor that is the `number`th of its model."""
-    count = min(PIECE, tensor.size - piece * PIECE)
+def draw(tensor: RandomTensor, number: int, piece: int, size: int = PIECE) -> NDArray[np.float32]:
+    """At most `size` elements, from `piece · size` on, of the tensor that is the `number`th of its model."""
+    count = min(size, tensor.size - piece * size)
     if tensor.std is None:
         return np.ones(count, dtype=np.float32)
     generator = np.random.Generator(np.random.Philox(key=number << 64 | piece))
@@ -52,10 +50,13 @@ def draw(tensor: RandomTensor, number: int, piece: int) -> NDArray[np.float32]:
     return drawn
 
 
-def write_tensors(folder: Path, tensors: list[RandomTensor], dtype: Dtype) -> None:
-    """Write `model.safetensors`, or several files and their index where one would be larger than SHARD."""
+def write_tensors(
+    folder: Path, tensors: list[RandomTensor], dtype: Dtype, largest: int = 5 * 10**9, piece: int = PIECE
+) -> None:
+    """Write `model.safetensors`, or several files and their index where one would have more than `largest`
+    bytes, drawn in pieces of `piece` elements. A file of one tensor may be larger."""
     numbered = list(enumerate(tensors))
-    shards = list(_shards(numbered, SHARD // _BYTES[dtype]))
+    shards = list(_shards(numbered, largest // _BYTES[dtype]))
     total = sum(tensor.size for tensor in tensors) * _BYTES[dtype]
     names = ["model.safetensors"]
     if len(shards) > 1:
@@ -68,7 +69,7 @@ def write_tensors(folder: Path, tensors: list[RandomTensor], dtype: Dtype) -> No
         (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         for name, shard in zip(names, shards, strict=True):
-            _write_shard(folder / name, shard, dtype, pool)
+            _write_shard(folder / name, shard, dtype, piece, pool)
 
 
 def _shards(numbered: list[tuple[int, RandomTensor]], most: int) -> Iterator[list[tuple[int, RandomTensor]]]:
@@ -82,7 +83,7 @@ def _shards(numbered: list[tuple[int, RandomTensor]], most: int) -> Iterator[lis
 
 
 def _write_shard(
-    path: Path, shard: list[tuple[int, RandomTensor]], dtype: Dtype, pool: ThreadPoolExecutor
+    path: Path, shard: list[tuple[int, RandomTensor]], dtype: Dtype, size: int, pool: ThreadPoolExecutor
 ) -> None:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     starts, end, width = [], 0, _BYTES[dtype]
@@ -101,10 +102,10 @@ def _write_shard(
         file.truncate(first + end)
 
         def write(number: int, tensor: RandomTensor, start: int, piece: int) -> None:
-            drawn: NDArray[Any] = draw(tensor, number, piece)
+            drawn: NDArray[Any] = draw(tensor, number, piece, size)
             if dtype == "bfloat16":
                 drawn = to_bfloat16(drawn)
-            remaining, place = drawn.data.cast("B"), first + start + piece * PIECE * width
+            remaining, place = drawn.data.cast("B"), first + start + piece * size * width
             while remaining:  # a disk that is nearly full takes a part
                 count = os.pwrite(file.fileno(), remaining, place)
                 remaining, place = remaining[count:], place + count
@@ -112,7 +113,7 @@ def _write_shard(
         writes = [
             pool.submit(write, number, tensor, start, piece)
             for (number, tensor), start in zip(shard, starts, strict=True)
-            for piece in range(-(-tensor.size // PIECE))
+            for piece in range(-(-tensor.size // size))
         ]
         for pending in writes:
             pending.result()

@@ -82,20 +82,20 @@ def test_every_config_is_read_as_it_is_meant() -> None:
         assert raw.tie_word_embeddings == shape.tied and str(raw.dtype).removeprefix("torch.") == shape.dtype
 
 
-def test_several_files_of_halves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_files_of_halves(tmp_path: Path) -> None:
     """Like transformers opens them: the nearest halves of what is drawn, each where the index says."""
     shape = llama.Shape(50_300, 64, 2, 64, 4, 2, 16, 96, 1e4, tied=False, dtype="bfloat16")
-    monkeypatch.setattr(random_tensors, "SHARD", 4_000_000)
-    monkeypatch.setattr(random_tensors, "PIECE", 1 << 14)
-    llama.write(tmp_path, shape)
+    (tmp_path / "config.json").write_text(json.dumps(llama.config(shape)))
+    tensors, size = list(llama.tensors(shape)), 1 << 14
+    random_tensors.write_tensors(tmp_path, tensors, shape.dtype, largest=4_000_000, piece=size)
     assert [file.name for file in sorted(tmp_path.glob("*.safetensors"))] == [
         f"model-0000{i}-of-00003.safetensors" for i in (1, 2, 3)
     ]
     model, report = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(report.values())
     state = model.state_dict()
-    for number, tensor in enumerate(llama.tensors(shape)):
-        pieces = [random_tensors.draw(tensor, number, i) for i in range(-(-tensor.size // (1 << 14)))]
+    for number, tensor in enumerate(tensors):
+        pieces = [random_tensors.draw(tensor, number, i, size) for i in range(-(-tensor.size // size))]
         expected = torch.from_numpy(np.concatenate(pieces)).view(tensor.shape).bfloat16()
         assert torch.equal(state[tensor.name], expected)
 
