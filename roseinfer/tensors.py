@@ -18,13 +18,12 @@ def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
 
 
 class Uploads:
-    """Copies of large tensors to a GPU, through pinned memory that all of PyTorch's CPU threads fill."""
+    """Copies of large tensors to a GPU, through pinned memory that all of PyTorch's CPU threads fill. `part`
+    bytes are copied at a time, while the next ones are filled in."""
 
-    #: Bytes that are copied at a time, while the next ones are filled in.
-    PART = 64 << 20
-
-    def __init__(self, device: torch.device) -> None:
-        stages = (torch.empty(self.PART, dtype=torch.uint8, pin_memory=True) for _ in range(2))
+    def __init__(self, device: torch.device, part: int = 64 << 20) -> None:
+        self._part = part
+        stages = (torch.empty(part, dtype=torch.uint8, pin_memory=True) for _ in range(2))
         self._device = device
         self._turns = cycle([(stage, torch.cuda.Event()) for stage in stages])  # type: ignore[no-untyped-call]
 
@@ -32,12 +31,12 @@ class Uploads:
         """`tensor`, contiguous and of any shape, on the GPU."""
         uploaded = torch.empty_like(tensor, device=self._device)
         source, target = (each.view(-1).view(torch.uint8) for each in (tensor, uploaded))
-        for start in range(0, len(source), self.PART):
-            part = source[start : start + self.PART]
+        for start in range(0, len(source), self._part):
+            part = source[start : start + self._part]
             stage, copied = next(self._turns)
             copied.synchronize()
             staged = stage[: len(part)].copy_(part)
-            target[start : start + self.PART].copy_(staged, non_blocking=True)
+            target[start : start + self._part].copy_(staged, non_blocking=True)
             copied.record()
         return uploaded
 

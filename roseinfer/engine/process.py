@@ -212,8 +212,8 @@ def _execute(order: Order, engine: Engine, profiler: StepProfiler) -> Done | Non
         return None
     try:
         match order:
-            case StartProfile(folder, steps, with_stack):
-                profiler.start(folder, steps, with_stack)
+            case StartProfile(folder, steps, with_stack, seconds):
+                profiler.start(folder, steps, with_stack, seconds)
             case StopProfile() if profiler.failure is not None:
                 raise RequestError(profiler.failure)
             case CheckBlocks():

@@ -13,7 +13,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from roseinfer.engine.profile_trace import add_ranges
-from roseinfer.ipc.messages import MAX_PROFILE_SECONDS, Record, Recorded
+from roseinfer.ipc.messages import Record, Recorded
 from roseinfer.request.params import RequestError
 
 log = logging.getLogger(__name__)
@@ -46,8 +46,8 @@ class StepProfiler:
         self._steps_left, self._ends = 0, 0.0
         self._path = self._trace = self._partial = Path()
 
-    def start(self, folder: str, steps: int, with_stack: bool) -> None:
-        """Profile the next `steps` steps into a trace in `folder`, for MAX_PROFILE_SECONDS at most.
+    def start(self, folder: str, steps: int, with_stack: bool, seconds: float) -> None:
+        """Profile the next `steps` steps into a trace in `folder`, for `seconds` at most.
 
         Raises:
             RequestError: a profile is running already, or no file can be created in the folder.
@@ -70,7 +70,7 @@ class StepProfiler:
             os.environ.setdefault("TEARDOWN_CUPTI", "0")
             os.environ.setdefault("DISABLE_CUPTI_LAZY_REINIT", "1")
         self.failure = None
-        self._steps_left, self._ends = steps, time.monotonic() + MAX_PROFILE_SECONDS
+        self._steps_left, self._ends = steps, time.monotonic() + seconds
         self._profile = profile(activities=activities, with_stack=with_stack)
         self._ranks(str(path), with_stack=with_stack)
         self._profile.start()

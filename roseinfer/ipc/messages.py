@@ -17,9 +17,8 @@ REPLICA_SHIFT = 50
 MAX_REPLICAS = 1 << (OWNER_SHIFT - REPLICA_SHIFT)
 #: Choices of a submission; the id of its first one is a multiple of it.
 MAX_CHOICES = 128
-#: The longest profile, in steps and in seconds: its events are in memory until it ends.
+#: The longest profile: its events are in memory until it ends.
 MAX_PROFILE_STEPS = 1000
-MAX_PROFILE_SECONDS = 60.0
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -55,11 +54,12 @@ class Query(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class StartProfile(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Profile the next `steps` steps into `folder`; a Done answers."""
+    """Profile the next `steps` steps into `folder`, for `seconds` at most; a Done answers."""
 
     folder: str
     steps: int
     with_stack: bool
+    seconds: float = 60.0
 
 
 class StopProfile(msgspec.Struct, frozen=True, tag=True, array_like=True):

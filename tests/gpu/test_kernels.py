@@ -141,10 +141,9 @@ def test_attention_of_every_head_size(lengths: list[int], dim: int, dtype: torch
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
-def test_uploads_are_copies(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uploads_are_copies(dtype: torch.dtype) -> None:
     """Of less than a part, of a few, and of many, which the GPU copies while others are filled in."""
-    monkeypatch.setattr(Uploads, "PART", 1 << 16)
-    upload = Uploads(torch.device("cuda"))
+    upload = Uploads(torch.device("cuda"), part=1 << 16)
     tensors = [torch.randint(-99, 99, (rows, 1000)).to(dtype) for rows in (1, 100, 9000)]
     for tensor, uploaded in zip(tensors, [upload(each) for each in tensors], strict=True):
         assert uploaded.is_cuda and torch.equal(uploaded.cpu(), tensor)

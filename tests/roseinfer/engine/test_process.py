@@ -18,7 +18,6 @@ import pytest
 import torch
 
 from roseinfer.config import REPLICAS, EngineConfig
-from roseinfer.engine import profiler
 from roseinfer.engine.process import serve, share_cores
 from roseinfer.ipc.engine_channel import EngineChannels
 from roseinfer.ipc.framing import FrameReader, frame
@@ -81,16 +80,15 @@ def test_messages_that_come_before_the_launch_are_in_it() -> None:
     assert engine.seen == ["discard 7", "discard 8", "step"]
 
 
-def test_a_profile_of_an_idle_engine_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_profile_of_an_idle_engine_ends(tmp_path: Path) -> None:
     """After its time, without a step and without a message."""
-    monkeypatch.setattr(profiler, "MAX_PROFILE_SECONDS", 0.05)
     engine = Waits()
     engine.has_work = False
 
     def front_end(engine_socket: socket.socket) -> list[Record | Done]:
         reader, came = FrameReader(), list[bytes]()
         for sent, answers in (
-            (StartProfile(str(tmp_path), 5, False), 3),
+            (StartProfile(str(tmp_path), 5, False, seconds=0.05), 3),
             (Recorded(1, ()), 3),
             (StopProfile(), 4),  # it has been written
         ):

@@ -8,25 +8,22 @@ import os
 import threading
 from pathlib import Path
 
-import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from roseinfer.engine import profiler
 from roseinfer.engine.profile_trace import add_ranges
 from roseinfer.engine.profiler import StepProfiler
 from roseinfer.ipc.messages import MAX_PROFILE_STEPS, Record, Recorded
 from roseinfer.tracing.spans import SpanRecorder
 
 
-def test_a_profile_ends_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profile_ends_by_itself(tmp_path: Path) -> None:
     """After its time, whatever steps it has left: its events are in memory until then."""
     sent: list[Record] = []
     ranks: list[str | None] = []
     profiles = StepProfiler(1, sent.append, lambda path, **how: ranks.append(path))
     for seconds, ends in ((60.0, False), (0.0, True)):
-        monkeypatch.setattr(profiler, "MAX_PROFILE_SECONDS", seconds)
-        profiles.start(str(tmp_path), MAX_PROFILE_STEPS, with_stack=False)
+        profiles.start(str(tmp_path), MAX_PROFILE_STEPS, with_stack=False, seconds=seconds)
         profiles.step()
         assert profiles.writing is ends
         profiles.stop()
