@@ -18,8 +18,8 @@ from harness.schema.machines import sum_known
 
 #: Share of a GPU's memory that may still differ after an engine has ended.
 TOLERANCE = 0.01
-#: Seconds that the driver has to free memory.
-PATIENCE_S = 20.0
+#: For each GPU: bytes used, bytes in total, and the PIDs that use some.
+Memory = list[tuple[int, int, list[int]]]
 
 
 @contextmanager
@@ -102,8 +102,7 @@ def _device(handle: Any) -> dict[str, JsonValue]:
     }
 
 
-def _memory() -> list[tuple[int, int, list[int]]]:
-    """For each GPU: bytes used, bytes in total, and the PIDs that use some."""
+def _memory() -> Memory:
     with visible_devices() as handles:
         uses = []
         for handle in handles:
@@ -114,26 +113,26 @@ def _memory() -> list[tuple[int, int, list[int]]]:
 
 
 @contextmanager
-def memory_restored(label: str) -> Iterator[None]:
+def memory_restored(label: str, patience_s: float = 20.0) -> Iterator[None]:
     """Run an engine inside. After it, every GPU must have as much free memory as before, within 1 % of its
     size.
 
     Raises:
-        CleanupError: it has less after 20 seconds; the message names the PIDs that use memory, after the
-            error of the engine, if it had one.
+        CleanupError: it has less after `patience_s`, the driver's time to free memory; the message names the
+            PIDs that use memory, after the error of the engine, if it had one.
     """
     before = _memory()
     try:
         yield
     except BenchError as error:
-        _wait(label, before, error)
+        _wait(label, before, patience_s, error)
         raise
-    _wait(label, before)
+    _wait(label, before, patience_s)
 
 
-def _wait(label: str, before: list[tuple[int, int, list[int]]], fault: BenchError | None = None) -> None:
-    """Wait until memory is as `before`. Raises CleanupError if that takes too long."""
-    deadline = monotonic() + PATIENCE_S
+def _wait(label: str, before: Memory, patience_s: float, fault: BenchError | None = None) -> None:
+    """Wait until memory is as `before`. Raises CleanupError if that takes longer than `patience_s`."""
+    deadline = monotonic() + patience_s
     while still_used := _still_used(before, _memory()):
         if monotonic() > deadline:
             what, hint = f"after {label} had ended, {'; '.join(still_used)}", "end these processes"
@@ -143,7 +142,7 @@ def _wait(label: str, before: list[tuple[int, int, list[int]]], fault: BenchErro
         sleep(0.2)
 
 
-def _still_used(before: list[tuple[int, int, list[int]]], now: list[tuple[int, int, list[int]]]) -> list[str]:
+def _still_used(before: Memory, now: Memory) -> list[str]:
     return [
         f"GPU {index} still uses {(used - was) / 2**20:.0f} MiB (PIDs {', '.join(map(str, pids)) or '?'})"
         for index, ((was, total, _), (used, _, pids)) in enumerate(zip(before, now, strict=True))

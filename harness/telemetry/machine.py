@@ -108,7 +108,7 @@ def hardware_text(device: str, environment: Mapping[str, Any]) -> str:
 
 def cpu() -> dict[str, JsonValue]:
     """CPU model, physical and logical cores, logical cores that this process may use, vector instructions."""
-    fields = _cpuinfo()
+    fields = _read_cpuinfo()
     return {
         "model": fields.get("model name") or platform.processor() or None,
         "architecture": platform.machine(),
@@ -119,15 +119,15 @@ def cpu() -> dict[str, JsonValue]:
     }
 
 
-def cpu_flags() -> list[str]:
-    """The VECTOR_FLAGS that the CPU has."""
-    fields = _cpuinfo()
+def cpu_flags(cpuinfo: Path = CPUINFO) -> list[str]:
+    """The VECTOR_FLAGS that the CPU has, as the kernel lists them in `cpuinfo`."""
+    fields = _read_cpuinfo(cpuinfo)
     flags = (fields.get("flags") or fields.get("Features") or "").split()
     return [flag for flag in VECTOR_FLAGS if flag in flags]
 
 
-def _cpuinfo() -> dict[str, str]:
-    lines = CPUINFO.read_text().splitlines() if CPUINFO.exists() else []
+def _read_cpuinfo(path: Path = CPUINFO) -> dict[str, str]:
+    lines = path.read_text().splitlines() if path.exists() else []
     return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
 
 

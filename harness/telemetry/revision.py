@@ -20,32 +20,33 @@ ROOT = Path(__file__).resolve().parents[2]
 DIRTY = "-dirty"
 
 
-def _git(*arguments: str) -> str | None:
+def _git(root: Path, *arguments: str) -> str | None:
     """Return git's output; None without git, or outside a checkout."""
     try:
         process = subprocess.run(
-            ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, timeout=10, check=True
+            ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=10, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
     return process.stdout.strip()
 
 
-def git_revision() -> str | None:
-    """The commit of the project's checkout, with DIRTY when tracked files of MEASURED differ; None outside
-    one."""
-    if _git("rev-parse", "--show-toplevel") != str(ROOT):
+def git_revision(root: Path = ROOT) -> str | None:
+    """The commit of the project's checkout at `root`, with DIRTY when tracked files of MEASURED differ; None
+    if none is there."""
+    if _git(root, "rev-parse", "--show-toplevel") != str(root):
         return None
-    commit = _git("rev-parse", "HEAD")
-    return f"{commit}{DIRTY}" if commit and _git("status", "--porcelain", "-uno", "--", *MEASURED) else commit
+    commit = _git(root, "rev-parse", "HEAD")
+    return commit and commit + DIRTY * bool(_git(root, "status", "--porcelain", "-uno", "--", *MEASURED))
 
 
-def source_hash() -> str:
-    """SHA-256 of names and contents of the packages' files, 16 digits: what runs, whatever git knows.
+def source_hash(root: Path = ROOT) -> str:
+    """SHA-256 of names and contents of the packages' files in `root`, 16 digits: what runs, whatever git
+    knows.
 
     The same in a checkout and installed from a wheel of it.
     """
-    return files_hash(sorted(_files()))
+    return files_hash(sorted(_files(root)))
 
 
 def files_hash(files: Iterable[tuple[str, Path]], large: float = inf) -> str:
@@ -59,20 +60,20 @@ def files_hash(files: Iterable[tuple[str, Path]], large: float = inf) -> str:
     return digest.hexdigest()[:16]
 
 
-def _files() -> Iterator[tuple[str, Path]]:
-    """Every file of the packages and its name below ROOT."""
+def _files(root: Path) -> Iterator[tuple[str, Path]]:
+    """Every file of the packages and its name below `root`."""
     for package in PACKAGES:
-        for folder, below, files in os.walk(ROOT / package, followlinks=True):
+        for folder, below, files in os.walk(root / package, followlinks=True):
             if "__pycache__" in below:
                 below.remove("__pycache__")
             for file in files:
                 path = Path(folder, file)
-                yield path.relative_to(ROOT).as_posix(), path
+                yield path.relative_to(root).as_posix(), path
 
 
-def describe() -> dict[str, JsonValue] | None:
+def describe(root: Path = ROOT) -> dict[str, JsonValue] | None:
     """Commit and whether tracked files of MEASURED differ from it; None outside a checkout."""
-    revision = git_revision()
+    revision = git_revision(root)
     if revision is None:
         return None
     return {"revision": revision.removesuffix(DIRTY), "dirty": revision.endswith(DIRTY)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -19,6 +20,7 @@ from harness.engines.variants import Variant
 from harness.errors import CleanupError, EngineError, NothingMeasuredError, UsageError
 from harness.models.model_folder import resolve
 from harness.report.notices import facts_of
+from harness.runs import in_process
 from harness.runs.events import CellDone, CellProgress, Event, Started
 from harness.runs.in_process import Batch, BatchTimes, time_batches
 from harness.runs.reader import load_run
@@ -148,7 +150,7 @@ def test_what_one_engine_refuses_the_others_may_take(tmp_path: Path, monkeypatch
 def test_a_worker_gives_its_memory_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     readings = iter([[(10, 1000, [])], *[[(500, 1000, [42])]] * 1000])
     monkeypatch.setattr(gpu, "_memory", lambda: next(readings))
-    monkeypatch.setattr(gpu, "PATIENCE_S", 0)
+    monkeypatch.setattr(in_process, "memory_restored", partial(gpu.memory_restored, patience_s=0))
     engine_variant = EngineVariant(EngineRef.model_validate("roseinfer"), Variant(), "roseinfer")
     settings = EngineSettings(engine_variant, resolve("random:gpt2-tiny").path, "m", "cuda", "fp32", 64)
     batch = Batch(warmup([(4, 2)], 100, 0), [], True)

@@ -36,7 +36,8 @@ def test_environment_is_strict_json():
 )  # fmt: skip
 def test_the_cpu_decides_what_auto_computes_with(tmp_path: Path, monkeypatch, line: str, dtype: str):
     (tmp_path / "cpuinfo").write_text(f"model name : x\n{line}\n")
-    monkeypatch.setattr(machine, "CPUINFO", tmp_path / "cpuinfo")
+    flags = machine.cpu_flags(tmp_path / "cpuinfo")
+    monkeypatch.setattr(machine, "cpu_flags", lambda: flags)
     assert resolve_dtype("auto", "cpu") == dtype
     assert (resolve_dtype("auto", "cuda"), resolve_dtype("bf16", "cpu")) == ("fp16", "bf16")
 
@@ -55,9 +56,8 @@ def _git(folder: Path, *arguments: str) -> None:
     subprocess.run(["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True)
 
 
-def test_revision_says_when_files_differ(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(revision, "ROOT", tmp_path)
-    assert revision.describe() is None
+def test_revision_says_when_files_differ(tmp_path: Path):
+    assert revision.describe(tmp_path) is None
     _git(tmp_path, "init", "-q")
     code, report = tmp_path / "harness" / "a.py", tmp_path / "reports" / "index.html"
     for file in (code, report):
@@ -65,32 +65,30 @@ def test_revision_says_when_files_differ(tmp_path: Path, monkeypatch):
         file.write_text("1")
     _git(tmp_path, "add", ".")
     _git(tmp_path, "commit", "-q", "-m", "a")
-    clean = revision.git_revision()
+    clean = revision.git_revision(tmp_path)
     assert len(clean) == 40
-    assert revision.describe() == {"revision": clean, "dirty": False}
+    assert revision.describe(tmp_path) == {"revision": clean, "dirty": False}
     report.write_text("2")
-    assert revision.git_revision() == clean  # no measurement depends on it
+    assert revision.git_revision(tmp_path) == clean  # no measurement depends on it
     code.write_text("2")
-    assert revision.git_revision() == f"{clean}-dirty"
+    assert revision.git_revision(tmp_path) == f"{clean}-dirty"
 
 
-def test_a_checkout_inside_another_project_is_not_ours(tmp_path: Path, monkeypatch):
+def test_a_checkout_inside_another_project_is_not_ours(tmp_path: Path):
     inner = tmp_path / "vendor"
     inner.mkdir()
     _git(tmp_path, "init", "-q")
-    monkeypatch.setattr(revision, "ROOT", inner)
-    assert revision.git_revision() is None
+    assert revision.git_revision(inner) is None
 
 
-def test_sources_are_told_apart_without_git(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(revision, "ROOT", tmp_path)
+def test_sources_are_told_apart_without_git(tmp_path: Path):
     (tmp_path / "harness" / "__pycache__").mkdir(parents=True)
     (tmp_path / "harness" / "a.py").write_text("1")
-    before = revision.source_hash()
+    before = revision.source_hash(tmp_path)
     (tmp_path / "harness" / "__pycache__" / "a.pyc").write_text("1")
-    assert revision.source_hash() == before
+    assert revision.source_hash(tmp_path) == before
     (tmp_path / "harness" / "a.py").rename(tmp_path / "harness" / "b.py")
-    assert revision.source_hash() != before
+    assert revision.source_hash(tmp_path) != before
 
 
 def test_versions_come_from_the_engines():
@@ -154,10 +152,9 @@ def test_gpus_are_those_that_cuda_shows(monkeypatch, visible, seen):
 def test_memory_that_does_not_come_back_names_its_holder(monkeypatch):
     readings = iter([[(10, 1000, [])], *[[(500, 1000, [42])]] * 1000])
     monkeypatch.setattr(gpu, "_memory", lambda: next(readings))
-    monkeypatch.setattr(gpu, "PATIENCE_S", 0)
     with (
         pytest.raises(EngineError, match=r"after vLLM had ended, GPU 0 still uses .* \(PIDs 42\)"),
-        gpu.memory_restored("vLLM"),
+        gpu.memory_restored("vLLM", patience_s=0),
     ):
         pass
 
@@ -173,8 +170,7 @@ def test_an_engine_that_crashes_gives_its_memory_back_too(monkeypatch):
 
     held = iter([readings[0], *[readings[1]] * 1000])
     monkeypatch.setattr(gpu, "_memory", lambda: next(held))
-    monkeypatch.setattr(gpu, "PATIENCE_S", 0)
-    with pytest.raises(CleanupError) as found, gpu.memory_restored("vLLM"):
+    with pytest.raises(CleanupError) as found, gpu.memory_restored("vLLM", patience_s=0):
         raise crash
     assert found.value.message.startswith(
         "vLLM ended with exit code 1; after vLLM had ended, GPU 0 still uses"
