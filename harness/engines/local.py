@@ -68,13 +68,15 @@ class EngineProfiler:
     """A profiler of an engine: options of its server, and routes that start and stop it.
 
     `args` and `env` are added to the server's. Without routes the profiler needs no start; with `start` alone
-    it stops by itself after the wanted number of steps.
+    it stops by itself after the wanted number of steps. Its files are whole when they have not changed for
+    `settled_s` after that: most are written after the answer to `stop`.
     """
 
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     start: Route | None = None
     stop: Route | None = None
+    settled_s: float = 1.0
 
 
 class LocalEngine(Engine):

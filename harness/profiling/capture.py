@@ -21,8 +21,7 @@ from harness.loadgen.run_load import run_load
 from harness.profiling.artifacts import files
 from harness.workload import PlannedRequest
 
-#: A trace is whole when its folder has not changed for so long.
-SETTLED_S, WRITING_S, POLL_S = 1.0, 120.0, 0.1
+WRITING_S, POLL_S = 120.0, 0.1
 
 
 class Window(Protocol):
@@ -139,11 +138,11 @@ class _Recorder:
             self.over.set()
 
 
-def settle(folder: Path) -> None:
-    """Wait until nothing in `folder` has changed for a while: profilers write after they have answered."""
+def settle(folder: Path, settled_s: float) -> None:
+    """Wait until there is something in `folder` that has not changed for `settled_s`."""
     deadline = time.monotonic() + WRITING_S
     before, since = _state(folder), time.monotonic()
-    while time.monotonic() - since < SETTLED_S or not before:
+    while time.monotonic() - since < settled_s or not before:
         if time.monotonic() > deadline:
             return
         time.sleep(POLL_S)

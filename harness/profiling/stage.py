@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,8 +28,6 @@ from harness.runs.events import CaptureDone, CaptureStarting, CaptureWaiting, No
 from harness.runs.folder import MANIFEST
 from harness.schema.profile import ProfileManifest, ProfileRun, Tool
 
-#: Seconds before a busy engine is asked again.
-WAITS_S = (5.0, 15.0, 45.0)
 #: Places of a CUDA toolkit, of Nsight Systems and of Nsight Compute, newest first where several match.
 PLACES = (
     "/usr/local/cuda*/bin/nsys",
@@ -130,7 +128,8 @@ def _profile(
 
 @dataclass
 class _Stage:
-    """One capture. `cmd`, `env` and `n` are known as soon as the server starts."""
+    """One capture. `cmd`, `env` and `n` are known as soon as the server starts. A busy engine is tried again
+    after each of `waits_s`."""
 
     subject: Subject
     options: ProfileOptions
@@ -140,6 +139,7 @@ class _Stage:
     cmd: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
     n: int = 0
+    waits_s: Sequence[float] = (5.0, 15.0, 45.0)
 
     def run(self) -> None:
         """Raises BenchError."""
@@ -173,7 +173,7 @@ class _Stage:
 
     def _capture_once_free(self, capture_now: Callable[[], None]) -> None:
         """Capture, again after a while where the engine has no time for its profiler."""
-        for wait_s in WAITS_S:
+        for wait_s in self.waits_s:
             try:
                 return capture_now()
             except BusyServerError as error:
@@ -207,7 +207,7 @@ class _Stage:
             resolved.cpus.client,
         )
         if own_end:
-            settle(self.planned.folder)
+            settle(self.planned.folder, profiler.settled_s)
 
 
 def _seconds(tool: Tool, steps: int, step_ms: float | None) -> float:
@@ -220,11 +220,13 @@ def _seconds(tool: Tool, steps: int, step_ms: float | None) -> float:
     return min(max(6.0 * steps * step_ms / 1e3, 20.0), 60.0) if step_ms else 60.0
 
 
-def find_nsys(named: Path | None = None, places: Iterable[str] = PLACES) -> Path:
+def find_nsys(
+    named: Path | None = None, places: Iterable[str] = PLACES, libraries: Iterable[str] = LIBRARIES
+) -> Path:
     """The `nsys` to use: the one named, else on PATH, else in a CUDA or Nsight folder.
 
     Raises:
-        UsageError: there is none, it does not start, or a library that it needs is missing.
+        UsageError: there is none, it does not start, or one of the `libraries` that it needs is missing.
     """
     if named is not None and not named.is_file():
         raise UsageError(f"{named} is no nsys", "name the program itself, such as …/target-linux-x64/nsys")
@@ -235,7 +237,7 @@ def find_nsys(named: Path | None = None, places: Iterable[str] = PLACES) -> Path
             "nsys is not on PATH nor in a CUDA or Nsight folder",
             "install Nsight Systems, or name it with --nsys; --tool torch needs none",
         )
-    if missing := [name for name in LIBRARIES if not _loads(name)]:
+    if missing := [name for name in libraries if not _loads(name)]:
         raise UsageError(
             f"{' and '.join(missing)} missing: nsys could record but not write its report",
             "install libdw1 and libelf1, or unpack them and name their folder in LD_LIBRARY_PATH",

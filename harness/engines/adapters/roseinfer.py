@@ -150,7 +150,8 @@ class Roseinfer(LocalEngine):
             "num_steps": capture.steps,
             "with_stack": capture.stacks,
         }
-        return EngineProfiler(arguments, {}, Route("/start_profile", body), Route("/stop_profile"))
+        # It answers the second once its files are whole.
+        return EngineProfiler(arguments, {}, Route("/start_profile", body), Route("/stop_profile"), 0.0)
 
     def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
         arguments: dict[str, JsonValue] = {

@@ -15,8 +15,6 @@ from typing import Any, TextIO
 
 from harness.profiling.reading.timeline import Column, Timeline, TraceError, numbering
 
-#: Characters read at once, and the longest that one event may be.
-WINDOW, LONGEST_EVENT = 1 << 22, 1 << 25
 _EVENTS = '"traceEvents"'
 _GZIP = b"\x1f\x8b"
 
@@ -63,16 +61,21 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
             if packed
             else path.open(encoding="utf-8", errors="replace") as text
         ):
-            yield from _scan(path, text)
+            yield from scan(path, text)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise TraceError(path, f"it is cut off or damaged: {error}", "profile again") from None
     except OSError as error:
         raise TraceError(path, f"it cannot be read: {error.strerror or error}", "profile again") from None
 
 
-def _scan(path: Path, text: TextIO) -> Iterator[dict[str, Any]]:
-    """Every element of the list `traceEvents`, or of the list that the whole file is."""
-    window, at = _find_list(path, text)
+def scan(path: Path, text: TextIO, size: int = 1 << 22, longest: int = 1 << 25) -> Iterator[dict[str, Any]]:
+    """Yield the elements of the list `traceEvents`, or of the list that the whole file is.
+
+    Args:
+        size: Characters read at once.
+        longest: Characters that one element may have.
+    """
+    window, at = _find_list(path, text, size)
     decode = json.JSONDecoder(strict=False).raw_decode
     while True:
         while at < len(window) and window[at] in " \t\r\n,":
@@ -82,25 +85,25 @@ def _scan(path: Path, text: TextIO) -> Iterator[dict[str, Any]]:
         try:
             event, at = decode(window, at)
         except json.JSONDecodeError as error:
-            more = text.read(WINDOW)
+            more = text.read(size)
             if not more:
                 raise TraceError(path, "it ends in the middle of an event", "profile again") from None
-            if len(window) - at > LONGEST_EVENT:
+            if len(window) - at > longest:
                 raise TraceError(path, f"it is not JSON: {error}", "profile again") from None
             window, at = window[at:] + more, 0
             continue
         yield event
 
 
-def _find_list(path: Path, text: TextIO) -> tuple[str, int]:
+def _find_list(path: Path, text: TextIO, size: int) -> tuple[str, int]:
     """A window of the text and where in it the first element of the list may begin."""
-    window = text.read(WINDOW)
+    window = text.read(size)
     if not window.strip():
         raise TraceError(path, "it is empty", "profile again")
     if window.lstrip()[0] == "[":
         return window, window.index("[") + 1
     while (key := window.find(_EVENTS)) < 0 or (bracket := window.find("[", key)) < 0:
-        more = text.read(WINDOW)
+        more = text.read(size)
         if not more:
             raise TraceError(path, "it has no traceEvents", "name the trace of a torch profiler")
         window = window[max(0, key if key >= 0 else len(window) - len(_EVENTS)) :] + more

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from harness.engines.base import Launch
 from harness.errors import EngineError, UsageError
 from harness.profiling import stage
-from harness.profiling.stage import NsysSession, find_nsys
+from harness.profiling.stage import NsysSession
 
 LAUNCH = Launch(("python", "-m", "roseinfer.cli", "serve"), "gpt2", {"A": "1"})
 
@@ -29,7 +30,7 @@ def stand_in(tmp_path: Path) -> Path:
 
 @pytest.mark.integration
 def test_found_on_path_then_in_folders(stand_in, tmp_path, monkeypatch):
-    monkeypatch.setattr(stage, "LIBRARIES", ("libc.so.6",))
+    find_nsys = partial(stage.find_nsys, libraries=("libc.so.6",))
     monkeypatch.setenv("PATH", "/bin:/usr/bin:" + str(stand_in.parent))
     assert find_nsys(places=()) == stand_in
     monkeypatch.setenv("PATH", "/bin:/usr/bin")
@@ -42,10 +43,9 @@ def test_found_on_path_then_in_folders(stand_in, tmp_path, monkeypatch):
         find_nsys(tmp_path / "nowhere")
 
 
-def test_a_missing_library_is_named(stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage, "LIBRARIES", ("libc.so.6", "libnowhere.so.1"))
+def test_a_missing_library_is_named(stand_in: Path) -> None:
     with pytest.raises(UsageError, match=r"libnowhere\.so\.1 missing") as missing:
-        find_nsys(stand_in)
+        stage.find_nsys(stand_in, libraries=("libc.so.6", "libnowhere.so.1"))
     assert "LD_LIBRARY_PATH" in missing.value.hint
 
 

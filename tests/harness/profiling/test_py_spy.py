@@ -9,7 +9,6 @@ from typing import Any, cast
 import pytest
 
 from harness.errors import BusyServerError, EngineError
-from harness.profiling import stage
 from harness.profiling.analysis import summarize_profiles
 from harness.profiling.py_spy import MOST, StackSampler, read_stacks
 from harness.profiling.stage import _Stage
@@ -66,10 +65,10 @@ def test_a_program_that_may_not_trace_says_so_without_its_backtrace(reason: str,
 
 
 @pytest.mark.parametrize("busy", [0, 2, 9])
-def test_a_busy_engine_is_asked_again(busy: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage, "WAITS_S", (0.0, 0.0, 0.0))
+def test_a_busy_engine_is_asked_again(busy: int) -> None:
     events: list[Event] = []
-    made = cast(Any, _Stage)(None, None, None, events.append, CaptureWaiting("A", "", 0.0))
+    waiting = CaptureWaiting("A", "", 0.0)
+    made = cast(Any, _Stage)(None, None, None, events.append, waiting, waits_s=(0.0, 0.0, 0.0))
     asked = []
 
     def capture_now() -> None:

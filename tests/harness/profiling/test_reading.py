@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from harness.profiling.reading import torch_trace
 from harness.profiling.reading.nsys_file import read_nsys
 from harness.profiling.reading.timeline import TraceError
-from harness.profiling.reading.torch_trace import read_torch_trace
+from harness.profiling.reading.torch_trace import read_torch_trace, scan
 
 from .conftest import totals
 
@@ -61,15 +60,13 @@ def test_files_that_are_no_nsys_export(nsys: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("window", [1, 7, 64])
-def test_windows_may_end_anywhere(window, trace, tmp_path, monkeypatch):
+def test_windows_may_end_anywhere(window: int, trace: Any, tmp_path: Path) -> None:
     trace.cpu_step(0, 'a range named "traceEvents": [1, 2] \\')
     trace.cpu_step(100, "ein Schritt: größer")
     path = trace.write(tmp_path / "trace.json", before='"note": "ends in ]", ')
-    whole = totals(read_torch_trace(path))
-    monkeypatch.setattr(torch_trace, "WINDOW", window)
-    monkeypatch.setattr(torch_trace, "LONGEST_EVENT", 10_000)
-    assert totals(read_torch_trace(path)) == whole
-    assert "ein Schritt: größer" in whole
+    with path.open(encoding="utf-8") as whole, path.open(encoding="utf-8") as text:
+        assert list(scan(path, text, window, longest=10_000)) == list(scan(path, whole))
+    assert "ein Schritt: größer" in totals(read_torch_trace(path))
 
 
 @pytest.mark.integration

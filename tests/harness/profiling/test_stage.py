@@ -21,7 +21,6 @@ from harness.engines.local import CaptureRequest, LocalEngine
 from harness.engines.variants import Variant
 from harness.errors import CleanupError, EngineError, UsageError
 from harness.files import write_json
-from harness.profiling import capture
 from harness.profiling.analysis import analyse
 from harness.profiling.artifacts import read_manifest, read_profiles
 from harness.profiling.explain import OUTSIDE
@@ -60,12 +59,6 @@ def find_variant(engine: Engine, name: str | None) -> Variant:
 @pytest.fixture(autouse=True)
 def variants(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "find_variant", find_variant)
-
-
-@pytest.fixture(autouse=True)
-def whole_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """roseinfer's trace is whole when it appears: it need not be watched for a second."""
-    monkeypatch.setattr(capture, "SETTLED_S", 0.2)
 
 
 def small(out: Path, **others: Any) -> OnlineSettings:
@@ -111,7 +104,6 @@ def profiled(benchmark: Path) -> Profiled:
     words = ["--engines", ",".join(ENGINES), "--steps", "12", "--tool", "both"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "find_variant", find_variant)
-        patch.setattr(capture, "SETTLED_S", 0.2)
         done = CliRunner().invoke(app, ["profile", str(benchmark), *words])
     return Profiled(benchmark, done, before)
 
