@@ -27,14 +27,9 @@ from harness.traces.format import read_trace
 from harness.traces.source import Source
 from harness.traces.trace import Trace
 
-GITHUB = "https://github.com"
 #: Format of what is fetched as a trace is, and read as a dataset.
 DATASET = "dataset"
 CATALOG = paths.DATA / "traces" / "catalog.yaml"
-#: Requests that are read of a trace at first, where not all are needed.
-FIRST_ROWS = 10_000
-#: Files of up to so many bytes are read whole: one may be out of order anywhere.
-WHOLE_BYTES = 16 << 20
 
 Progress = Callable[[int, int | None], None]
 _CHUNK = 1 << 20
@@ -46,6 +41,7 @@ class Place(Strict):
 
     repository: str
     path: str
+    host: str = "https://github.com"
     ref: str | None = Field(None, description="commit, tag or branch that holds `path`")
     release: str | None = Field(None, description="tag of the release whose asset `path` is")
 
@@ -59,11 +55,11 @@ class Place(Strict):
     def url(self) -> str:
         """The address of the bytes. GitHub redirects it to its own storage, Git LFS objects included."""
         where = f"releases/download/{self.release}" if self.release else f"raw/{self.ref}"
-        return f"{GITHUB}/{self.repository}/{where}/{self.path}"
+        return f"{self.host}/{self.repository}/{where}/{self.path}"
 
     def __str__(self) -> str:
         where = f"release {self.release}" if self.release else self.ref
-        return f"github.com/{self.repository} ({where}), {self.path}"
+        return f"{self.host.partition('//')[2]}/{self.repository} ({where}), {self.path}"
 
 
 class Package(Strict):
@@ -139,16 +135,20 @@ def load(name: str | Path, enough: Callable[[Trace], bool] | None = None) -> Tra
         return builtin.builtin()
     if str(name) in entries() and entries()[str(name)].format == DATASET:
         raise UsageError(f"{name} is no trace but a dataset", f"give --dataset {name}")
-    trace = _read(file_of(name), enough)
+    trace = read(file_of(name), enough)
     if str(name) in entries():
         return _attribute(trace, entries()[str(name)])
     published = next((it for it in entries().values() if it.sha256 == trace.sha256), None)
     return _attribute(trace, published) if published else trace
 
 
-def _read(path: Path, enough: Callable[[Trace], bool] | None) -> Trace:
-    long = path.is_file() and path.stat().st_size > WHOLE_BYTES
-    rows = FIRST_ROWS if enough is not None and long else None
+def read(
+    path: Path, enough: Callable[[Trace], bool] | None, first_rows: int = 10_000, whole_bytes: int = 16 << 20
+) -> Trace:
+    """Read a trace as `load` does: its first rows, and more where these will not do. Files of up to
+    `whole_bytes` are read whole: one may be out of order anywhere."""
+    long = path.is_file() and path.stat().st_size > whole_bytes
+    rows = first_rows if enough is not None and long else None
     while True:
         source = Source.open(path, rows)
         trace = read_trace(source)

@@ -133,8 +133,15 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
         pass
 
 
+def move(listed: dict[str, catalog.Entry], port: int) -> None:
+    """Has all entries on a server of this machine."""
+    for name, it in listed.items():
+        place = it.place.model_copy(update={"host": f"http://127.0.0.1:{port}"})
+        listed[name] = it.model_copy(update={"place": place})
+
+
 @pytest.fixture
-def github(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def github(listed: dict[str, catalog.Entry], tmp_path: Path) -> Iterator[Path]:
     """A server on this machine in the place of GitHub; the folder that it serves."""
     root = tmp_path / "github"
     root.mkdir()
@@ -142,7 +149,7 @@ def github(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
-        monkeypatch.setattr(catalog, "GITHUB", f"http://127.0.0.1:{server.server_port}")
+        move(listed, server.server_port)
         yield root / "someone/data/raw/abc/traces"
         server.shutdown()
         thread.join()
@@ -174,12 +181,12 @@ def test_another_file_than_the_published_is_not_kept(listed, github: Path, cache
     assert list(cache.iterdir()) == []
 
 
-def test_a_missing_file_and_no_network(listed, github, cache, monkeypatch):
+def test_a_missing_file_and_no_network(listed, github, cache):
     with pytest.raises(BenchError, match="404"):
         catalog.fetch("whole")
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        monkeypatch.setattr(catalog, "GITHUB", f"http://127.0.0.1:{unused.getsockname()[1]}")
+        move(listed, unused.getsockname()[1])
         with pytest.raises(BenchError, match="refused") as caught:
             catalog.fetch("whole")
     assert "BENCH_TRACES" in caught.value.hint
@@ -224,9 +231,7 @@ def project_file(path: Path, rows: str = ROWS) -> Path:
     return path
 
 
-def test_no_more_of_a_file_is_read_than_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalog, "FIRST_ROWS", 4)
-    monkeypatch.setattr(catalog, "WHOLE_BYTES", 0)
+def test_no_more_of_a_file_is_read_than_is_needed(tmp_path: Path) -> None:
     seen: list[int] = []
 
     def enough(head: Trace) -> bool:
@@ -234,27 +239,26 @@ def test_no_more_of_a_file_is_read_than_is_needed(tmp_path: Path, monkeypatch: p
         return len(head) >= 10
 
     path = project_file(tmp_path / "trace.csv")
-    trace = catalog.load(path, enough)
+    trace = catalog.read(path, enough, first_rows=4, whole_bytes=0)
     assert seen == [4, 32] and len(trace) == 32
     assert trace.sha256 == sha256(path) and trace.note == "kept"
     assert trace.head(10).input_tokens.tolist() == catalog.load(path).head(10).input_tokens.tolist()
 
 
 @pytest.mark.parametrize(
-    ("rows", "whole_bytes", "enough", "count"),
+    ("rows", "limits", "enough", "count"),
     [
-        ("3,1,1\n2,1,1\n" + ROWS, 0, 0, 42),  # not in order
-        (2 * ROWS, catalog.WHOLE_BYTES, 10, 80),  # short: it may be out of order anywhere
-        (ROWS, 0, 1000, 40),  # never enough
+        ("3,1,1\n2,1,1\n" + ROWS, {"whole_bytes": 0}, 0, 42),  # not in order
+        (2 * ROWS, {}, 10, 80),  # short: it may be out of order anywhere
+        (ROWS, {"whole_bytes": 0}, 1000, 40),  # never enough
     ],
 )
 def test_a_file_is_read_whole_where_its_head_does_not_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: str, whole_bytes: int, enough: int, count: int
+    tmp_path: Path, rows: str, limits: dict[str, int], enough: int, count: int
 ) -> None:
-    monkeypatch.setattr(catalog, "FIRST_ROWS", 4)
-    monkeypatch.setattr(catalog, "WHOLE_BYTES", whole_bytes)
     path = project_file(tmp_path / "trace.csv", rows)
-    assert len(catalog.load(path, lambda head: len(head) >= enough)) == count
+    trace = catalog.read(path, lambda head: len(head) >= enough, first_rows=4, **limits)
+    assert len(trace) == count
 
 
 @pytest.mark.parametrize("packed", [False, True])
