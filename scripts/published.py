@@ -49,6 +49,7 @@ class Run:
     offline: bool
     #: Whether it is profiled, too.
     profiled: bool = False
+    bench: Sequence[str] = BENCH
 
     @classmethod
     def of(cls, name: str, settings: Mapping[str, Any], sides: int, *, profiled: bool = False) -> Run:
@@ -63,13 +64,13 @@ class Run:
         """Return the command that measures it, with results in `out`/runs."""
         config = ["--config", str(CONFIGS / f"{self.name}.yaml"), "--out", str(out / "runs"), *options]
         if self.offline:
-            return [*BENCH, "offline", *config]
+            return [*self.bench, "offline", *config]
         if self.sides == 1:
-            return [*BENCH, "online", *config]
+            return [*self.bench, "online", *config]
         nodes = ["--out", str(out / self.name), "--pairs", str(self.sides)]
         nodes += ["--gpus-per-engine", str(self.gpus)]
         together = ["--cluster", "auto", "--side-by-side", str(self.sides), "--repeats", str(self.repeats)]
-        return [sys.executable, "-m", "scripts.ray_nodes", *nodes, *BENCH, "online", *config, *together]
+        return [sys.executable, "-m", "scripts.ray_nodes", *nodes, *self.bench, "online", *config, *together]
 
 
 class Gpus:
@@ -197,7 +198,7 @@ def measured(run: Run, out: Path, options: Sequence[str], gpus: Gpus, taken: Seq
         if is_measured and run.profiled:
             gpus.give(taken[run.gpus :])
             taken = taken[: run.gpus]
-            profile = [*BENCH, "profile", "run", str(run_of(log)), "--tool", "both"]
+            profile = [*run.bench, "profile", "run", str(run_of(log)), "--tool", "both"]
             if not succeeds(profile, log.with_suffix(".profile.log"), gpus, taken):
                 sys.stdout.write(f"{run.name} is measured, and its profile failed\n")
         return is_measured

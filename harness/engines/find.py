@@ -10,7 +10,6 @@ Looked up in this order, the first that is configured decides:
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -19,6 +18,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 
 from harness import paths
@@ -124,9 +124,8 @@ def supported_flags(installation: Installation, command: Sequence[str], keep: bo
     Raises:
         EngineError: the help command failed.
     """
-    what = json.dumps([installation.distribution, installation.version, *command])
-    key = hashlib.sha256(what.encode()).hexdigest()[:16]
-    cached = engines_folder() / "flags" / f"{installation.engine}-{key}.json"
+    what = json.dumps([installation.distribution, installation.version, *command]).encode()
+    cached = engines_folder() / "flags" / f"{installation.engine}-{sha256(what).hexdigest()[:16]}.json"
     if keep and cached.exists():
         return frozenset(json.loads(cached.read_text()))
     flags = _run_help(tuple(command), tuple(sorted(installation.env.items())))

@@ -18,8 +18,6 @@ from harness.workload import Message, PlannedRequest
 
 #: How often the number of words is corrected by what it made of the length.
 _CORRECTIONS = 4
-#: Texts that are held, so that a request's body and its length are written once.
-HELD_TEXTS = 1 << 15
 
 
 @dataclass(frozen=True)
@@ -84,14 +82,15 @@ class Words:
         endpoint: All but completions get messages, or one message of a user.
         model: Folder of the tokenizer, whose template counts in a chat; None: unknown, words are counted.
         lengths: How the server counts.
+        most: Texts that are held, so that a request's body and its length are written once.
 
     Raises:
         EngineError: The folder has no tokenizer or no template.
     """
 
-    def __init__(self, endpoint: Endpoint, model: Path | None, lengths: Lengths) -> None:
+    def __init__(self, endpoint: Endpoint, model: Path | None, lengths: Lengths, most: int = 1 << 15) -> None:
         self._endpoint = endpoint
-        self._lengths = lengths
+        self._lengths, self._most = lengths, most
         self._texts: dict[bytes, str] = {}
         self._template = None
         self._word: Callable[[int], str] = lambda token: COMMON_WORDS[token % len(COMMON_WORDS)]
@@ -134,7 +133,7 @@ class Words:
             return request.text
         key = request.prompt.tobytes()
         if key not in self._texts:
-            if len(self._texts) >= HELD_TEXTS:
+            if len(self._texts) >= self._most:
                 self._texts.clear()
             self._texts[key] = self._write(request.prompt.tolist())
         return self._texts[key]

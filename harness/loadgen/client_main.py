@@ -37,7 +37,6 @@ from harness.loadgen.system_limits import ask_for_short_slices, raise_open_files
 _PROGRESS_S = 0.5
 #: The number of latest answers that progress reports.
 _WATCHED = 200
-_STDIN, _STDOUT = 0, 1
 
 
 class WorkerPlan(msgspec.Struct, frozen=True):
@@ -51,10 +50,11 @@ class WorkerPlan(msgspec.Struct, frozen=True):
 
 
 class _Run:
-    """One client's running load."""
+    """One client's running load. It ends with `stdin`, and reports its progress to `stdout`."""
 
-    def __init__(self, work: WorkerPlan, heads: list[bytes], file: int) -> None:
+    def __init__(self, work: WorkerPlan, heads: list[bytes], file: int, stdin: int, stdout: int) -> None:
         self._client_id = work.client
+        self._stdin, self._stdout = stdin, stdout
         self._plan = work.plan
         self._finished = asyncio.Event()
         self._writer = ResponseWriter(file)
@@ -73,7 +73,7 @@ class _Run:
     async def measure(self, t0: float) -> None:
         """Send everything and wait for the last response to end."""
         loop = asyncio.get_running_loop()
-        loop.add_reader(_STDIN, _leave_with_parent)
+        loop.add_reader(self._stdin, _leave_with_parent, self._stdin)
         requests, concurrency = self._plan.requests, self._plan.concurrency
         closed = Batches if self._plan.in_batches else ClosedLoop
         self._pacing = (
@@ -135,11 +135,11 @@ class _Run:
         ttft_us = round(1e6 * median(self._ttft)) if self._ttft else 0
         sent = len(self._plan.requests) - len(self._client.unsent)
         line = f"{sent} {self._over} {self._failed} {ttft_us}\n"
-        os.write(_STDOUT, line.encode())
+        os.write(self._stdout, line.encode())
 
 
-def _leave_with_parent() -> None:
-    if not os.read(_STDIN, 1):
+def _leave_with_parent(stdin: int) -> None:
+    if not os.read(stdin, 1):
         os._exit(1)
 
 
@@ -162,14 +162,14 @@ def main(plan_file: str, usage_file: str, responses: str) -> int:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
 
         async def prepare() -> _Run:
-            return _Run(work, heads, int(responses))
+            return _Run(work, heads, int(responses), stdin=0, stdout=1)
 
         load = runner.run(prepare())
         gc.collect()
         gc.freeze()
         gc.disable()
-        os.write(_STDOUT, b"ready\n")
-        start = _read_line(_STDIN)
+        os.write(1, b"ready\n")
+        start = _read_line(0)
         if not start.endswith("\n"):
             return 1
         t0 = float(start)

@@ -33,10 +33,6 @@ from harness.schema.results import Skipped
 from harness.schema.run_info import Check, LaunchRecord, RunInfo, Unasked
 from harness.schema.setting_types import RUNNING_SERVER
 
-#: How long before the end of a run a node may be lost as it ends, too.
-SAME_MOMENT_S = 5.0
-
-
 _SKIPPED = TypeAdapter(list[Skipped])
 
 
@@ -266,12 +262,12 @@ class Run:
             self.failed.append(fault)
             self._keep_skipped()
 
-    def end_early(self) -> None:
-        """The run ends before its last cell. Nodes that were lost at the same moment ended for the same
+    def end_early(self, moment_s: float = 5.0) -> None:
+        """The run ends before its last cell. Nodes that were lost in the last `moment_s` ended for the same
         reason, so their cells did not fail: the run did not come to them."""
         with self.lock:
             self.is_ending = True
-            since = monotonic() - SAME_MOMENT_S
+            since = monotonic() - moment_s
             lost = [fault for when, fault in self.lost if when > since]
             self.lost.clear()
             if lost:

@@ -82,11 +82,10 @@ sys.exit(sys.argv[1] == os.environ.get("FAILS"))
 def test_a_measured_run_is_profiled_on_the_gpus_of_one_engine(fails, tmp_path, monkeypatch, capsys):
     bench = (sys.executable, "-c", BENCH)
     monkeypatch.setenv("FAILS", fails)
-    monkeypatch.setattr(published, "BENCH", bench)
     monkeypatch.setattr(Run, "command", lambda *_: [*bench, "online"])
     monkeypatch.setattr(published, "physical_cores", lambda: [(min(os.sched_getaffinity(0)),)] * 4)
     gpus = Gpus(list("abcd"))
-    run = Run("a-run", sides=2, gpus=2, repeats=2, offline=False, profiled=True)
+    run = Run("a-run", sides=2, gpus=2, repeats=2, offline=False, profiled=True, bench=bench)
     is_measured = published.measured(run, tmp_path, [], gpus, gpus.take(4))
     assert is_measured == (fails != "online")
     assert gpus.take(4) == list("abcd"), "all are free again"

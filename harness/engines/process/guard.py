@@ -64,8 +64,8 @@ def _send(**message: Any) -> None:
         os.write(1, json.dumps(message).encode() + b"\n")
 
 
-def start(order: Order) -> subprocess.Popen[bytes]:
-    """Start the engine as the leader of its own session."""
+def start(order: Order, autogroup: Path = AUTOGROUP) -> subprocess.Popen[bytes]:
+    """Start the engine as the leader of its own session, whose niceness the file `autogroup` takes."""
 
     def prepare() -> None:
         _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -76,7 +76,7 @@ def start(order: Order) -> subprocess.Popen[bytes]:
             # The kernel divides CPU time between sessions first, then inside them. Some kernels have no such
             # groups, and users other than root may write this only once in 100 ms.
             with suppress(OSError):
-                AUTOGROUP.write_text(str(order.niceness))
+                autogroup.write_text(str(order.niceness))
         else:
             os.sched_setaffinity(0, order.cpus)
 

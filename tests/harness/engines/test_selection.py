@@ -75,8 +75,9 @@ def test_options_of_the_server_alone_are_measured_through_it_alone(offline: dict
 
 
 def test_two_that_would_be_drawn_alike_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "roseinfer.yaml").write_text("variants: {a: {label: x}, b: {label: x}, plain: {}}")
-    monkeypatch.setattr("harness.engines.base.CONFIGS", tmp_path)
+    file = tmp_path / "engines.yaml"
+    file.write_text("roseinfer: {variants: {a: {label: x}, b: {label: x}, plain: {}}}")
+    monkeypatch.setenv("BENCH_ENGINES", str(file))
     assert get_engine_variant(EngineRef.model_validate("roseinfer@a")).label == "roseinfer (x)"
     for pair in ("roseinfer@a,roseinfer@b", "roseinfer,roseinfer@plain"):
         with pytest.raises(UsageError, match="are both drawn as") as raised:

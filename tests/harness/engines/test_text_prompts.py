@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from harness.engines import prompts as prompts_module
 from harness.engines.base import Encoder
 from harness.engines.prompts import AS_COUNTED, TextPrompts, Words, text_prompts
 from harness.errors import EngineError
@@ -59,13 +58,12 @@ def test_a_model_without_tokenizer(tmp_path: Path):
         text_prompts(tmp_path)
 
 
-def test_texts_of_many_prompts_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_of_many_prompts_are_not_held() -> None:
     prompts = np.random.default_rng(0).integers(0, 1000, (40, 12)).astype(np.int32)
     requests = [PlannedRequest(index, None, prompt, 8) for index, prompt in enumerate(prompts)]
     held = Words("chat", None, AS_COUNTED)
     expected = [held.fields(request) for request in requests]
-    monkeypatch.setattr(prompts_module, "HELD_TEXTS", 10)
-    words = Words("chat", None, AS_COUNTED)
+    words = Words("chat", None, AS_COUNTED, most=10)
     assert [words.fields(request) for request in requests * 2] == expected * 2
     assert len(words._texts) <= 10 < len(held._texts)
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from harness.engines import base
 from harness.engines.registry import LOCAL, get_engine_variant
 from harness.engines.variants import find_variant, load_variants
 from harness.errors import UsageError
@@ -39,7 +38,7 @@ def test_label_of_a_variant():
 )
 def test_a_wrong_file_is_refused_with_the_place(tmp_path, monkeypatch, text, message):
     (tmp_path / "vllm.yaml").write_text(text)
-    monkeypatch.setattr(base, "CONFIGS", tmp_path)
+    monkeypatch.setattr(type(LOCAL["vllm"]), "config", tmp_path / "vllm.yaml")
     with pytest.raises(UsageError, match=message):
         load_variants(LOCAL["vllm"])
 

@@ -68,12 +68,12 @@ def test_no_stamp_is_before_what_it_answers(early_s: float) -> None:
 def test_the_wall_clock_is_set_again_and_again_under_load(mock_server, monkeypatch):
     """What the kernel stamps and what the clock shows move together, forward and back, after each answer."""
     plan = make_plan(mock_server, [{}] * 24, concurrency=4)
-    begin, moved_s, responses = monotonic(), 0.0, []
+    begin, moved_s, responses, stamp = monotonic(), 0.0, [], ArrivalClock.stamp
 
-    class Moved:
-        def unpack(self, given: bytes) -> tuple[int, int]:
-            seconds, nanoseconds = struct.unpack("qq", given)
-            return divmod(seconds * 10**9 + nanoseconds + round(moved_s * 1e9), 10**9)
+    def moved(clock: ArrivalClock, note: bytes, earliest: float) -> float:
+        seconds, nanoseconds = struct.unpack("qq", note)
+        at = divmod(seconds * 10**9 + nanoseconds + round(moved_s * 1e9), 10**9)
+        return stamp(clock, struct.pack("qq", *at), earliest)
 
     async def measure() -> None:
         done = asyncio.Event()
@@ -96,7 +96,7 @@ def test_the_wall_clock_is_set_again_and_again_under_load(mock_server, monkeypat
         client.close()
 
     monkeypatch.setattr(tcp, "time", lambda: time() + moved_s)
-    monkeypatch.setattr(tcp, "_TIMESPEC", Moved())
+    monkeypatch.setattr(ArrivalClock, "stamp", moved)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(measure())
     writes = {int(served.user or -1): served.writes for served in mock_server.served_requests}

@@ -70,7 +70,7 @@ def test_answers_that_end_while_others_are_written_are_kept(shared_mock, monkeyp
 
     async def measure() -> None:
         work = client_main.WorkerPlan(0, plan, [["127.0.0.1"]])
-        run = client_main._Run(work, heads, os.dup(file))
+        run = client_main._Run(work, heads, os.dup(file), stdin, os.open(os.devnull, os.O_WRONLY))
         finish = run._finished.set
 
         def end() -> None:
@@ -81,8 +81,6 @@ def test_answers_that_end_while_others_are_written_are_kept(shared_mock, monkeyp
         await run.measure(monotonic())
 
     monkeypatch.setattr(ResponseWriter, "_write", wait_for_the_last)
-    monkeypatch.setattr(client_main, "_STDIN", stdin)
-    monkeypatch.setattr(client_main, "_STDOUT", os.open(os.devnull, os.O_WRONLY))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(measure())
     assert [response.index for response in StoredResponses([file])] == [0, 1]

@@ -15,7 +15,6 @@ from harness.cluster.this_machine import ThisMachine, ThisTestbed
 from harness.engines.base import Engine, EngineSettings, Server
 from harness.engines.placement import physical_cores, split
 from harness.errors import BenchError, LostNodeError
-from harness.runs import run_state
 from harness.runs.events import EngineSkipped, Event, Started
 from harness.runs.run_state import Run
 from tests.harness.measured import resume_online, run_online
@@ -100,10 +99,14 @@ def test_a_node_that_is_lost_after_the_interruption(interrupted_on: Any) -> None
     assert resume_online(run.folder, Watcher())[1].skipped == []
 
 
-def test_a_node_that_is_lost_a_moment_before(interrupted_on: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert interrupted_on([Lost(at_the_end=False)], AtASkip()).skipped == []
-    monkeypatch.setattr(run_state, "SAME_MOMENT_S", 0.0)
-    [earlier] = interrupted_on([Lost(at_the_end=False)], AtASkip()).skipped
+def test_a_node_that_is_lost_a_moment_before(interrupted_on: Any) -> None:
+    watch = AtASkip()
+    run = interrupted_on([Lost(at_the_end=False)], watch)
+    assert run.skipped == []
+    [event] = watch.of(EngineSkipped)
+    run.skip(event.skipped, lost_node=True)
+    run.end_early(moment_s=0.0)
+    [earlier] = Run.open(run.folder).skipped
     assert earlier.reason.startswith("node vm-1 was lost")
 
 

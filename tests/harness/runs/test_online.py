@@ -124,8 +124,9 @@ def test_an_engine_that_is_not_there(start_mock: Any, settings_for: Make, python
 
 
 def test_a_variant_that_the_installed_version_does_not_know(settings_for, tmp_path, monkeypatch):
-    (tmp_path / "roseinfer.yaml").write_text("variants: {x: {label: x, args: [--no-such-option]}}")
-    monkeypatch.setattr("harness.engines.base.CONFIGS", tmp_path)
+    file = tmp_path / "engines.yaml"
+    file.write_text("roseinfer: {variants: {x: {label: x, args: [--no-such-option]}}}")
+    monkeypatch.setenv("BENCH_ENGINES", str(file))
     settings = OnlineSettings(engines="roseinfer@x", model="random:gpt2-tiny", out=tmp_path / "runs")
     with pytest.raises(UsageError, match="has no option --no-such-option"):
         run_online(settings)
