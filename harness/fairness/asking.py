@@ -28,10 +28,11 @@ def ask_all(
     planned: Sequence[PlannedRequest],
     in_flight: int,
     exact_tokens: int | None,
+    pauses_s: Sequence[float] = PAUSES_S,
 ) -> list[Reply]:
     """Replies in the order of `planned`, of at most `in_flight` requests at once.
 
-    Those that meet a limit on how much may be asked are sent again, after pauses of 63 s in all.
+    Those that meet a limit on how much may be asked are sent again, after each of `pauses_s`.
 
     Args:
         exact_tokens: An answer of another length is an error; None: it may have any.
@@ -39,14 +40,13 @@ def ask_all(
     replies: dict[int, Reply] = {}
     wire = [WireRequest(it.index, None, encode(it), most_tokens=it.output_tokens) for it in planned]
     unanswered = list(range(len(wire)))
-    for pause in (0.0, *PAUSES_S):
+    for pause in (0.0, *pauses_s):
         time.sleep(pause)
         again = [replace(wire[place], index=i) for i, place in enumerate(unanswered)]
         plan = LoadPlan(target, again, in_flight, target.answer_s, target.answer_s)
         responses = run_load(plan, start_delay_s=0.1).responses
-        replies |= {
-            place: read_reply(raw, exact_tokens) for place, raw in zip(unanswered, responses, strict=True)
-        }
+        raw_replies = zip(unanswered, responses, strict=True)
+        replies |= {place: read_reply(raw, exact_tokens) for place, raw in raw_replies}
         unanswered = [place for place in unanswered if _kind(replies[place]) in _BUSY]
         if not unanswered:
             break

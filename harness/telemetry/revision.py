@@ -73,7 +73,6 @@ def _files(root: Path) -> Iterator[tuple[str, Path]]:
 
 def describe(root: Path = ROOT) -> dict[str, JsonValue] | None:
     """Commit and whether tracked files of MEASURED differ from it; None outside a checkout."""
-    revision = git_revision(root)
-    if revision is None:
+    if (revision := git_revision(root)) is None:
         return None
     return {"revision": revision.removesuffix(DIRTY), "dirty": revision.endswith(DIRTY)}

@@ -122,9 +122,10 @@ def test_the_age_of_an_engine(version: str, age: str, tmp_path: Path, monkeypatc
     assert engines.age(LOCAL["vllm"], version).endswith(age)
 
 
-def test_doctor_says_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_says_what_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path))
+    monkeypatch.delenv("BENCH_PEERS", raising=False)
     monkeypatch.setattr(LOCAL["vllm"], "find", lambda: Missing("vllm", "it is nowhere", "install it"))
-    monkeypatch.setattr(engines, "LOCAL", {name: LOCAL[name] for name in ("roseinfer", "vllm")})
     shown = _run("doctor")
     assert "roseinfer: rosebench" in shown and ": runs\n" in shown
     assert "vllm: not installed: it is nowhere\n  hint: install it" in shown

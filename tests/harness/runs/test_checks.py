@@ -7,6 +7,7 @@ import math
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +25,7 @@ from harness.engines.base import Engine, EngineSettings, Server
 from harness.engines.running.address import Address
 from harness.errors import BenchError, EngineError, UsageError
 from harness.fairness.answer_check import LENGTHS
+from harness.fairness.asking import ask_all
 from harness.fairness.reference import Reference, ReferenceAnswer
 from harness.fairness.task import make_items
 from harness.models.model_folder import resolve
@@ -167,7 +169,7 @@ def few_items(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("few_items")
 def test_a_server_with_too_much_to_do_has_no_score(start_mock, settings_for, scored, tmp_path, monkeypatch):
-    monkeypatch.setattr("harness.fairness.asking.PAUSES_S", ())
+    monkeypatch.setattr(checks, "ask_all", partial(ask_all, pauses_s=()))
     script = tmp_path / "script.json"
     script.write_text(json.dumps([*[{}] * 40, {"status": 429}]))
     server = start_mock("--script", str(script), "--ttft-ms", "1", "--itl-ms", "0.1")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache
@@ -134,7 +136,7 @@ def test_blocks_are_copied_byte_by_byte() -> None:
 
 def test_what_is_cached_is_said(gpt2_folder, caplog, monkeypatch):
     """The same memory has room for four times as many tokens as in float32."""
-    monkeypatch.setattr("roseinfer.engine.cache_size.KV_MEMORY_SHARE", {"cpu": 1e-4})
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=60 << 20))
     limits = {"kv_tokens": None, "max_model_len": 16, "max_active_requests": 10_000}
     engines = {
         dtype: Engine(config_of(gpt2_folder, kv_cache_dtype=dtype, **limits)) for dtype in ("auto", "fp8")
