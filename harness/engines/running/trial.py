@@ -154,11 +154,12 @@ class Trial:
         return replace(accepted, lengths=Lengths(offset, each, exact=each == 1.0))
 
     def _tokens_of_a_word(self, accepted: RequestSettings, offset: int) -> float:
-        """Mean tokens of all common words; 1 where the server does not take a text of all of them."""
+        """Mean tokens of all common words; 1 where the server does not take a text of all of them, or cuts it
+        in silence: no word is less than a token, and longer prompts of the load are to fail."""
         words = len(COMMON_WORDS)
         status, body = self._ask(accepted, _text_request(of_words(words)))
         counted = _read(body, accepted).prompt_tokens if status == 200 else None
-        return 1.0 if counted is None else (counted - offset) / words
+        return 1.0 if counted is None else max(1.0, (counted - offset) / words)
 
     def _path(self, accepted: RequestSettings) -> str:
         return endpoint_target(self.target, accepted.endpoint).path

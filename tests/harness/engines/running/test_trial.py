@@ -106,6 +106,15 @@ def test_words_of_unknown_tokens_have_the_length_asked_for(adapt: Any) -> None:
     assert encode.input_tokens(short) == 24
 
 
+def test_a_server_that_cuts_long_texts_is_held_to_their_length(start_mock, tmp_path: Path) -> None:
+    """Of the text of all words it counts 100 fewer than there are."""
+    script = tmp_path / "script.json"
+    script.write_text(json.dumps([{}, {}, {}, {"prompt_off_by": -100}]))
+    target = Target("127.0.0.1", start_mock("--script", str(script)).port, "/v1/completions")
+    settings = RequestSettings(tokenizer=None, served_name="mock", endpoint="chat")
+    assert Trial(target, OpenAI().encoder, pauses_s=()).adapted(settings).lengths == Lengths(0, 1.0, True)
+
+
 def test_a_chat_of_a_known_tokenizer_has_the_length_asked_for(with_template: Path) -> None:
     """The template included."""
     tokenizer = AutoTokenizer.from_pretrained(with_template)
