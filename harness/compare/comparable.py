@@ -40,6 +40,8 @@ _OF_BATCH: dict[str, Callable[[StoredRun], object]] = {
     "lengths": lambda run: _given_lengths(run.settings) | _limits(run),
     "prompts": lambda run: [run.settings.seed, run.settings.vocab_size],
 }
+#: Settings that must be alike where one of the runs has them.
+_IF_SET = ("sampling", "body", "shared_prefixes", "same_prompts", "content_field")
 #: The settings of which a list is the values; kept histories have their hash as lists.
 _SETTINGS = {
     "mix": ("lora", "response-format", "response-format-share"),
@@ -67,14 +69,18 @@ _OTHERS = (
     "invalid",
 )
 #: What --allow-different takes.
-NAMES = tuple(dict.fromkeys((*_EVERY, *_ONLINE, *_OF_BATCH, *_OTHERS)))
+NAMES = tuple(
+    dict.fromkeys((*_EVERY, *_ONLINE, *_OF_BATCH, *(name.replace("_", "-") for name in _IF_SET), *_OTHERS))
+)
 
 
 def alike(run: StoredRun) -> dict[str, object]:
     """Return the values that another run must have alike, by name."""
     values = {name: value(run) for name, value in _EVERY.items()}
     others = _OF_BATCH if run.is_batch else _ONLINE
-    return values | {name: value(run) for name, value in others.items()}
+    values |= {name: value(run) for name, value in others.items()}
+    if_set = {name.replace("_", "-"): getattr(run.settings, name) for name in _IF_SET}
+    return values | {name: value for name, value in if_set.items() if value}
 
 
 def obstacles(
@@ -89,7 +95,7 @@ def obstacles(
         every: All engines are meant to be compared: one that only one run has is an obstacle.
     """
     of_a, of_b = alike(a), alike(b)
-    values = [(name, value, of_b[name]) for name, value in of_a.items()]
+    values = [(name, of_a.get(name), of_b.get(name)) for name in {**of_a, **of_b}]
     texts: dict[str, tuple[object, object]] = {"lengths": (_said_lengths(a, of_a), _said_lengths(b, of_b))}
     if not a.is_batch:
         values.append(("requests", *_requests(a, b)))
@@ -242,4 +248,4 @@ def _hardware_parts(found: Sequence[object]) -> dict[str, object]:
 def _text(value: object) -> str:
     if value is None:
         return "not set"
-    return value if isinstance(value, str) else json.dumps(value)
+    return value if isinstance(value, str) else json.dumps(value, default=str)

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from harness.cli.commands import app
+from harness.compare.comparable import alike
 from harness.compare.compare_runs import compare_runs
 from harness.compare.stored_run import StoredRun
 from harness.errors import UsageError
@@ -305,6 +306,28 @@ def test_what_differs_is_named_and_can_be_allowed(make, name, change):
     allowed = compare_runs(a, b, allowed=[name])
     assert allowed.outcome == "no gate"
     assert {difference.load.value for difference in allowed.differences} == {1.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("sampling", {"sampling": {"temperature": 1.0}}),
+        ("body", {"body": {"logit_bias": {"5": 100}}}),
+        ("shared-prefixes", {"shared_prefixes": "groups=2,share=60%", "input_len": 512}),
+        ("same-prompts", {"dataset": "builtin", "same_prompts": True}),
+        ("content-field", {"content_field": ["thinking"], "endpoint": "chat"}),
+    ],
+)
+def test_what_changes_the_work_is_an_obstacle_where_one_run_has_it(make, name, setting):
+    """Kept histories have the hash of what is set, so nothing is added to that of other runs."""
+    [key] = [key for key in setting if key.replace("_", "-") == name]
+    of_both = {"concurrency": [4]} | {other: value for other, value in setting.items() if other != key}
+    a, b = make("a", **of_both), make("b", **of_both | setting)
+    for pair in ((a, b), (b, a)):
+        results = compare_runs(*pair)
+        assert [obstacle.name for obstacle in results.obstacles] == [name]
+        assert compare_runs(*pair, allowed=[name]).outcome == "no gate"
+    assert name not in alike(StoredRun.read(a))
 
 
 def test_a_closed_loop_is_compared_at_the_levels_of_both(make):
