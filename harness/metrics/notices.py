@@ -238,6 +238,34 @@ def with_order(
         yield summary.model_copy(update={"notices": notices})
 
 
+def with_less_work(
+    summaries: Iterable[OnlineSummary], repeats: Mapping[tuple[str, Load], Sequence[Group]]
+) -> Iterator[OnlineSummary]:
+    """Add a fact to the summaries of all repeats whose prompts or answers are shorter than those of another
+    engine at that load.
+
+    Args:
+        repeats: The cells of each label and load.
+    """
+    every = list(summaries)
+    means: dict[tuple[str, Load], dict[str, float]] = {}
+    for each in (each for each in every if each.repeat is None and each.valid):
+        good = [group.good for group in repeats[each.label, each.load]]
+        prompts = np.concatenate([prompt_tokens(rows) for rows in good]).mean()
+        answers = np.concatenate([rows["completion_tokens"].to_numpy(np.float64) for rows in good]).mean()
+        of_load = means.setdefault(("prompts", each.load), {}), means.setdefault(("answers", each.load), {})
+        of_load[0][each.label], of_load[1][each.label] = float(prompts), float(answers)
+    for summary in every:
+        notices = list(summary.notices)
+        for (items, load), of_labels in means.items() if summary.repeat is None and summary.valid else ():
+            other, tokens = max(of_labels, key=of_labels.__getitem__), of_labels.get(summary.label, 0.0)
+            if load == summary.load and 0 < COUNT_FACTOR * tokens < of_labels[other]:
+                values: dict[str, Value] = {"tokens": tokens, "other_tokens": of_labels[other]}
+                fact = Fact.of("less_work", summary.label, items=items, other=other, **values)
+                notices.append(fact.within(load=load))
+        yield summary.model_copy(update={"notices": notices})
+
+
 def with_brief(summaries: Iterable[OnlineSummary], wanted_s: float) -> Iterator[OnlineSummary]:
     """Add a fact to the summaries of all repeats where one was measured for too short a time."""
     shortest: dict[tuple[str, Load], float] = {}

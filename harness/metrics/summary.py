@@ -14,7 +14,7 @@ import pandas as pd
 from harness.metrics.definitions import prompt_tokens
 from harness.metrics.estimates import Estimates, Point, distribution, measure, of_metric
 from harness.metrics.intervals import CONFIDENCE, Measurement, own_interval
-from harness.metrics.notices import cell_notices, pooled_notices, with_brief, with_order
+from harness.metrics.notices import cell_notices, pooled_notices, with_brief, with_less_work, with_order
 from harness.metrics.rates import Machines, late_s, peak_in_flight, requests_within, total
 from harness.metrics.samples import Group, by_load, in_flight
 from harness.metrics.validity import clients_of, discredit, invalid_reasons, scored
@@ -260,7 +260,7 @@ def summarize_points(points: Sequence[Point], inputs: SummaryInputs) -> list[Onl
         scored(discredit(summary, inputs.wrong.get(summary.label)), inputs.scores) for summary in summaries
     ]
     repeats = {(point.pooled.label, point.pooled.load): point.repeats for point in points}
-    return list(with_brief(with_order(judged, repeats), inputs.wanted_s))
+    return list(with_brief(with_less_work(with_order(judged, repeats), repeats), inputs.wanted_s))
 
 
 def _with_sources(summary: OnlineSummary) -> OnlineSummary:

@@ -180,6 +180,11 @@ WORDING: dict[FactKind, Wording] = {
         "warning", "settings", "settings differ", "Settings of the engines are not equal.",
         "{setting}: {reported}", {"ample": " (a limit that this load does not reach)"},
     ),
+    "less_work": Wording(
+        "warning", "load", "unequal work", "The engines did not do the same work.",
+        "{items} of {engines} have {tokens} tokens in the mean, those of {other} {other_tokens}",
+        hint="Their TTFT, E2E and tokens a second are of other work.",
+    ),
     "behind": Wording(
         "warning", "load", "not all kept up", "{engines} did not keep up with the load.", _OFFERED,
         hint="Latencies measure the queue, and grow with the length of the run.",

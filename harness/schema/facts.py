@@ -131,6 +131,8 @@ KINDS: dict[str, tuple[str, ...]] = {
     "hidden_cache": ("first_ms", "again_ms", "prompts"),
     # TTFT p50 is above that at the heavier load `heavier`; `waiting`: prompts that waited meanwhile.
     "slower_when_lighter": ("heavier", "ttft_ms", "heavier_ttft_ms", "waiting", "heavier_waiting"),
+    # Prompts or answers (`items`) have fewer tokens in the mean than those of `other` at the same load.
+    "less_work": ("items", "tokens", "other", "other_tokens"),
     # The engine scores below `other` in the accuracy task, by little.
     "less_accurate": ("right", "items", "failed", "other", "other_right", "other_failed", "p"),
     # The client, or the node `node`, sent one of few requests late.

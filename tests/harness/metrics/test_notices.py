@@ -117,6 +117,22 @@ def test_a_lighter_load_that_is_slower_than_a_valid_one(fails: bool, expected: l
     assert of_loads[TraceLoad(scale=1.0), None] == expected and of_loads[TraceLoad(scale=0.5), None] == []
 
 
+@pytest.mark.parametrize(
+    ("column", "tokens", "expected"),
+    [
+        ("prompt_tokens", 100, {"items": "prompts", "tokens": 100, "other": "a", "other_tokens": 128}),
+        ("completion_tokens", 2, {"items": "answers", "tokens": 2, "other": "a", "other_tokens": 3}),
+        ("prompt_tokens", 112, None),
+    ],
+)
+def test_an_engine_that_does_less_is_named(column: str, tokens: int, expected: dict[str, Any] | None) -> None:
+    shorter = [row | {column: tokens} for row in cell(lambda i: 0.05, label="b", cell=1, prompt_tokens=128)]
+    found = summaries([*cell(lambda i: 0.05, label="a", prompt_tokens=128), *shorter])
+    facts = {(each.label, fact.kind): fact for each in found for fact in each.notices if each.repeat is None}
+    less = {label: fact.values for (label, kind), fact in facts.items() if kind == "less_work"}
+    assert less == ({} if expected is None else {"b": expected})
+
+
 def test_a_queue_that_empties_does_not_grow() -> None:
     rate = load_text(RequestRate(req_per_s=10))
     [_, pooled] = summaries(cell(lambda i: max(0.05, 4 - 0.1 * i), load=rate))
