@@ -201,6 +201,8 @@ def pooled_notices(repeats: Sequence[Group], each: Sequence[OnlineSummary], mach
     first = repeats[0]
     facts = few_rounds(first.load, min(map(begun, repeats)))
     if len(each) > 1:
+        named = [group.good.reindex(columns=["other_models", "adapter"]) for group in repeats]
+        facts += [fact for fact in _other_models(pd.concat(named)) if fact.kind == "other_model"]
         facts += repeats_disagree(
             {name: [_median(summary, name) for summary in each] for name in latencies("headline")}
         )

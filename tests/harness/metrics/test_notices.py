@@ -63,9 +63,11 @@ def slower(by_s: float, **columns: Any) -> list[dict[str, Any]]:
     return rows
 
 
-def naming(*names: str | None, adapters: Sequence[str | None] = (None, None)) -> list[dict[str, Any]]:
+def naming(
+    *names: str | None, adapters: Sequence[str | None] = (None, None), **columns: Any
+) -> list[dict[str, Any]]:
     """A steady cell whose answers name these other models in turn, and are of these adapters."""
-    rows = cell(lambda i: 0.05)
+    rows = cell(lambda i: 0.05, **columns)
     for row in rows:
         which = row["request"] % 2
         row |= {"other_models": names[which], "adapter": adapters[which]}
@@ -92,6 +94,8 @@ LOOP = load_text(ClosedLoop(concurrency=16))
         (naming("small", "small"), {"named_otherwise"}),
         (naming(None, "small"), {"other_model"}),
         (naming("large", "small"), {"other_model"}),
+        (STEADY + naming("small", "small", cell=1, repeat=1), {"named_otherwise", "other_model"}),
+        (naming("small", "small") + naming("small", "small", cell=1, repeat=1), {"named_otherwise"}),
         (naming("a", None, adapters=("a", None)), set()),  # an adapter names itself
         (cell(lambda i: 0.05, unread_fields="thoughts", hidden_tokens=9), {"unread_fields"}),
         (cell(lambda i: 0.05, input_tokens=0), {"uncounted_prompts"}),
