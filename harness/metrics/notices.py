@@ -351,6 +351,10 @@ def count_notices(group: Group) -> Iterator[Fact]:
     has_extra = inferred & (tokens == chunks) & (chunks > 1)
     yield from _extra_chunks(group, has_extra)
     yield from _doubtful_counts(good, inferred & ~has_extra)
+    times = tokens / good["output_tokens"].to_numpy(np.float64)
+    over = (times > COUNT_FACTOR) & (good["token_source"] != "estimated").to_numpy()
+    if np.any(over):
+        yield Fact.of("over_limit", share=float(over.mean()), times=float(times[over].max()))
     if np.any(estimated := (good["token_source"] == "estimated").to_numpy()):
         yield Fact.of("estimated", share=float(estimated.mean()))
     unread = good["unread_fields"].dropna()

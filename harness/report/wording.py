@@ -286,6 +286,10 @@ WORDING: dict[FactKind, Wording] = {
         "the server counts {counted} tokens, the model's tokenizer finds {found} in its text: N, tok/s and "
         "TPOT may be wrong by a factor of {factor}",
     ),
+    "over_limit": Wording(
+        "warning", "answers", "answers too long", "Answers of {engines} have more tokens than the limit.",
+        "{share} of them, up to {times} times as many: the server ignores the limit, or counts wrongly",
+    ),
     "estimated": Wording(
         "warning", "answers", "tokens estimated", "Tokens of {engines} are estimated.",
         "in {share} of the answers the server counts none: N, tok/s, TPOT and ITL are by the tokenizer",

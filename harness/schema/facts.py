@@ -72,6 +72,8 @@ KINDS: dict[str, tuple[str, ...]] = {
     "estimated": ("share", "off", "checked"),
     # By the model's tokenizer the text has `found` tokens and not `counted`: `factor` times as many or few.
     "miscounted": ("counted", "found", "factor"),
+    # A share of the answers has more tokens than were asked for at most, up to so many `times` as many.
+    "over_limit": ("share", "times"),
     # A share of the answers has a chunk with text more than tokens: TTFT p50 may be up to `ttft_high_ms`.
     "extra_chunk": ("share", "ttft_ms", "ttft_high_ms"),
     # Text in `fields` of deltas, in a share of the answers, was not read.

@@ -94,6 +94,8 @@ LOOP = load_text(ClosedLoop(concurrency=16))
         (naming("small", "small"), {"named_otherwise"}),
         (naming(None, "small"), {"other_model"}),
         (naming("large", "small"), {"other_model"}),
+        (cell(lambda i: 0.05, output_tokens=2), {"over_limit"}),
+        (cell(lambda i: 0.05, output_tokens=2, token_source="estimated"), {"estimated"}),
         (STEADY + naming("small", "small", cell=1, repeat=1), {"named_otherwise", "other_model"}),
         (naming("small", "small") + naming("small", "small", cell=1, repeat=1), {"named_otherwise"}),
         (naming("a", None, adapters=("a", None)), set()),  # an adapter names itself
