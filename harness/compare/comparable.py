@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 
 from harness.compare.stored_run import StoredRun
+from harness.metrics.digits import digits
+from harness.metrics.notices import differ_in_work, mean_tokens
 from harness.schema.compare_results import Obstacle
 from harness.schema.load import Load
 from harness.schema.online_settings import OnlineSettings
@@ -131,6 +133,16 @@ def obstacles(
         if None not in ends and ends[0] != ends[1]:
             reason = f"answers of {in_a} in A end {ends[0]}, those of {in_b} in B {ends[1]}"
             differences.append(("lengths", reason))
+        for load in sorted(set(loads_a) & set(loads_b)):
+            means_b = mean_tokens(b.cells[in_b][load])
+            for items, tokens in mean_tokens(a.cells[in_a][load]).items():
+                if differ_in_work(tokens, means_b[items]):
+                    here, there = (
+                        f"{in_a} in A have {digits(tokens)}",
+                        f"{in_b} in B {digits(means_b[items])}",
+                    )
+                    reason = f"{load}: {items} of {here} tokens in the mean, those of {there}"
+                    differences.append(("lengths", reason))
         for side, run, label in (("A", a, in_a), ("B", b, in_b)):
             differences += [("repeats", f"{side}: {reason}") for reason in run.missing(label)]
             differences += [("invalid", f"{side}: {reason}") for reason in run.invalid(label)]

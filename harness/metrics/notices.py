@@ -240,6 +240,14 @@ def with_order(
         yield summary.model_copy(update={"notices": notices})
 
 
+def mean_tokens(repeats: Sequence[Group]) -> dict[str, float]:
+    """Return the mean tokens of the prompts and of the answers of all successes; 0 without any."""
+    good = [group.good for group in repeats]
+    answers = [rows["completion_tokens"].to_numpy(np.float64) for rows in good]
+    tokens = {"prompts": np.concatenate(list(map(prompt_tokens, good))), "answers": np.concatenate(answers)}
+    return {items: float(of_items.mean()) if of_items.size else 0.0 for items, of_items in tokens.items()}
+
+
 def with_less_work(
     summaries: Iterable[OnlineSummary], repeats: Mapping[tuple[str, Load], Sequence[Group]]
 ) -> Iterator[OnlineSummary]:
@@ -250,22 +258,23 @@ def with_less_work(
         repeats: The cells of each label and load.
     """
     every = list(summaries)
-    means: dict[tuple[str, Load], dict[str, float]] = {}
-    for each in (each for each in every if each.repeat is None and each.valid):
-        good = [group.good for group in repeats[each.label, each.load]]
-        prompts = np.concatenate([prompt_tokens(rows) for rows in good]).mean()
-        answers = np.concatenate([rows["completion_tokens"].to_numpy(np.float64) for rows in good]).mean()
-        of_load = means.setdefault(("prompts", each.load), {}), means.setdefault(("answers", each.load), {})
-        of_load[0][each.label], of_load[1][each.label] = float(prompts), float(answers)
+    pooled = [(each.label, each.load) for each in every if each.repeat is None and each.valid]
+    means = {place: mean_tokens(repeats[place]) for place in pooled}
     for summary in every:
-        notices = list(summary.notices)
-        for (items, load), of_labels in means.items() if summary.repeat is None and summary.valid else ():
-            other, tokens = max(of_labels, key=of_labels.__getitem__), of_labels.get(summary.label, 0.0)
-            if load == summary.load and 0 < COUNT_FACTOR * tokens < of_labels[other]:
-                values: dict[str, Value] = {"tokens": tokens, "other_tokens": of_labels[other]}
+        notices, place = list(summary.notices), (summary.label, summary.load)
+        for items, tokens in means[place].items() if summary.repeat is None and summary.valid else ():
+            others = {label: of[items] for (label, load), of in means.items() if load == summary.load}
+            other = max(others, key=others.__getitem__)
+            if differ_in_work(tokens, others[other]):
+                values: dict[str, Value] = {"tokens": tokens, "other_tokens": others[other]}
                 fact = Fact.of("less_work", summary.label, items=items, other=other, **values)
-                notices.append(fact.within(load=load))
+                notices.append(fact.within(load=summary.load))
         yield summary.model_copy(update={"notices": notices})
+
+
+def differ_in_work(a: float, b: float) -> bool:
+    """Tell whether two mean lengths are known and too far apart for the same work."""
+    return 0 < COUNT_FACTOR * min(a, b) < max(a, b)
 
 
 def with_brief(summaries: Iterable[OnlineSummary], wanted_s: float) -> Iterator[OnlineSummary]:

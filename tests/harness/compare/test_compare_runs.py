@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -95,6 +97,21 @@ def test_answers_that_end_otherwise_are_not_comparable(make_own):
     )
     assert compare_runs(given, own, allowed=["lengths"]).outcome == "no gate"
     assert compare_runs(given, unknown).obstacles == compare_runs(own, unknown).obstacles == []
+
+
+@pytest.mark.parametrize(("counted", "named"), [(7, ["lengths"]), (9, [])])
+def test_prompts_or_answers_of_other_lengths_are_not_comparable(make, make_own, counted, named):
+    """The server's count of 10 tokens that were planned."""
+    a, b = make("a"), make_own("b")
+    table = pq.read_table(b / "requests.parquet")
+    column = pa.array([counted] * len(table), table.schema.field("prompt_tokens").type)
+    place = table.schema.get_field_index("prompt_tokens")
+    pq.write_table(table.set_column(place, table.schema.field(place), column), b / "requests.parquet")
+    obstacles = compare_runs(a, b).obstacles
+    assert [obstacle.name for obstacle in obstacles] == named
+    reasons = ["scale 1: prompts of vLLM in A have 10 tokens in the mean, those of vLLM in B 7"]
+    assert [obstacle.reason for obstacle in obstacles] == reasons[: len(named)]
+    assert compare_runs(a, b, allowed=["lengths"]).outcome == "no gate"
 
 
 CPU = {"model": "another", "usable_cores": 2}
