@@ -288,7 +288,8 @@ WORDING: dict[FactKind, Wording] = {
     ),
     "over_limit": Wording(
         "warning", "answers", "answers too long", "Answers of {engines} have more tokens than the limit.",
-        "{share} of them, up to {times} times as many: the server ignores the limit, or counts wrongly",
+        "{share} of the answers have up to {times} times the tokens asked for: the server ignores that limit, "
+        "or counts wrongly",
     ),
     "estimated": Wording(
         "warning", "answers", "tokens estimated", "Tokens of {engines} are estimated.",
