@@ -137,11 +137,8 @@ def obstacles(
             means_b = mean_tokens(b.cells[in_b][load])
             for items, tokens in mean_tokens(a.cells[in_a][load]).items():
                 if differ_in_work(tokens, means_b[items]):
-                    here, there = (
-                        f"{in_a} in A have {digits(tokens)}",
-                        f"{in_b} in B {digits(means_b[items])}",
-                    )
-                    reason = f"{load}: {items} of {here} tokens in the mean, those of {there}"
+                    there = f"those of {in_b} in B {digits(means_b[items])} ({load})"
+                    reason = f"{items} of {in_a} in A have {digits(tokens)} tokens in the mean, {there}"
                     differences.append(("lengths", reason))
         for side, run, label in (("A", a, in_a), ("B", b, in_b)):
             differences += [("repeats", f"{side}: {reason}") for reason in run.missing(label)]

@@ -288,7 +288,7 @@ WORDING: dict[FactKind, Wording] = {
     ),
     "over_limit": Wording(
         "warning", "answers", "answers too long", "Answers of {engines} have more tokens than the limit.",
-        "{share} of the answers have up to {times} times the tokens asked for: the server ignores that limit, "
+        "{share} of the answers have up to {times} times the tokens asked for: the server ignores the limit, "
         "or counts wrongly",
     ),
     "estimated": Wording(

@@ -116,7 +116,8 @@ def measure_block(run: Run, resolved: Resolved, plan: Plan, block: Block, notify
             encode = engine.encoder(adapted)
             server.record.facts.update(request_facts(preferred, adapted))
             session = ServerSession(resolved, testbed, engine, server, adapted, encode)
-            if engine_variant.server is not None and run.first_launch(label) is None:
+            launched = run.first_launch(label)
+            if engine_variant.server is not None and (launched is None or launched.version):
                 note_reported(server, ENGINES.values())
             run.launched(server.record)
             measuring = CellRunner(run, session, notify, idle)

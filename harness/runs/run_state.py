@@ -100,7 +100,7 @@ class Run:
         """Keep what an engine was started with the first time, what code and how soon it was ready each time.
 
         Raises:
-            UsageError: It is a running server that serves another model now.
+            UsageError: It is a running server that serves another model now, or is of another version.
         """
         with self.lock:
             first = self.first_launch(record.label)
@@ -111,6 +111,9 @@ class Run:
                         f"{record.label} served {served} in the run and serves {now} now",
                         "serve that model again, or start a new run",
                     )
+                if None not in (then := first.version, record.version) and then != record.version:
+                    reason = f"{record.label} was version {then} in the run and is {record.version} now"
+                    raise UsageError(reason, "start that version again, or a new run")
             if first is None:
                 self.info.launches.append(record)
             elif record.ready_s is not None:

@@ -109,7 +109,7 @@ def test_prompts_or_answers_of_other_lengths_are_not_comparable(make, make_own, 
     pq.write_table(table.set_column(place, table.schema.field(place), column), b / "requests.parquet")
     obstacles = compare_runs(a, b).obstacles
     assert [obstacle.name for obstacle in obstacles] == named
-    reasons = ["scale 1: prompts of vLLM in A have 10 tokens in the mean, those of vLLM in B 7"]
+    reasons = ["prompts of vLLM in A have 10 tokens in the mean, those of vLLM in B 7 (scale 1)"]
     assert [obstacle.reason for obstacle in obstacles] == reasons[: len(named)]
     assert compare_runs(a, b, allowed=["lengths"]).outcome == "no gate"
 

@@ -135,6 +135,23 @@ def test_each_server_is_asked_for_its_version_once(
     assert len([summary for summary in results.summaries if summary.repeat is not None]) == 4
 
 
+def test_a_server_that_is_of_another_version_is_not_measured_on(
+    chatting: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = iter(("1.0", "1.0", "2.0"))
+
+    def reading(target: Target, path: str, seconds: float) -> str | None:
+        if path == "/version":
+            return json.dumps({"version": next(versions)})
+        return get(target, path, seconds)
+
+    monkeypatch.setattr(reported_pages, "get", reading)
+    _, results = run_online(chat_settings(chatting(), tmp_path, repeats=3))
+    [fault] = results.skipped
+    assert (fault.repeat, fault.reason) == (2, "mine was version 1.0 in the run and is 2.0 now")
+    assert sorted(each.repeat for each in results.summaries if each.repeat is not None) == [0, 1]
+
+
 def test_several_servers_are_several_rows_and_secrets_are_in_no_file(
     chatting: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
