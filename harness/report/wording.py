@@ -650,14 +650,17 @@ def better_in(metric: str, won: Sequence[tuple[str, str, str]], undecided: Seque
     """
 
     def alike(pairs: Iterable[tuple[str, str]]) -> list[str]:
-        named = [(name if name != metric else "", text) for name, text in pairs]
-        by_text = grouped(named, lambda pair: pair[1])
+        by_text = grouped(pairs, lambda pair: pair[1])
         return [f"{several(name for name, _ in same)} {text}".strip() for text, same in by_text.items()]
 
-    than_all = [(name, by) for name, by, engines in won if not engines]
-    parts = alike(than_all)
+    of_rate = {metric: ""}
+    than_all = [(of_rate.get(name, name), by) for name, by, engines in won if not engines]
+    only = " only" if than_all else ""
+    than_some = [(of_rate.get(name, name), f"than {names}{only}") for name, _, names in won if names]
+    parts, notes = alike(than_all), alike(than_some)
     joined = several(parts) if parts and len(parts) == len(than_all) else ", and ".join(parts)
-    notes = alike((name, f"than {engines} only") for name, _, engines in won if engines)
+    if not than_all and len(notes) == 1:
+        joined, notes = several(name for name, _ in than_some), [than_some[0][1]]
     if undecided:
         notes.append(f"no difference shown at {several(undecided)}")
     return " ".join(filter(None, (METRICS[metric].label, joined, f"({'; '.join(notes)})" if notes else "")))
