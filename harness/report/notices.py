@@ -77,7 +77,7 @@ def facts_of(run: Run) -> list[Fact]:
     if run.is_batch:
         return [*stated, Fact.of("answers_unchecked", offline=True)]
     stated += [*_differing(run), *_hidden_caches(run), *_failed_after(run), *_unfair(run), *_noise(run)]
-    stated += [*_measured_again(run), *_random_drafts(run), *_random_experts(run), *_preset(run)]
+    stated += [*_measured_again(run), *_random_prompts(run), *_preset(run)]
     return [*stated, *_sent_again(run), *_window(run)]
 
 
@@ -320,16 +320,14 @@ def _preset(run: Run) -> Iterator[Fact]:
     yield Fact.of("deviates" if preset.deviations else "conforms", **values)
 
 
-def _random_drafts(run: Run) -> Iterator[Fact]:
-    """State that tokens were drafted for prompts without a meaning."""
-    for each in run.results.speculation if run.meta.settings.dataset is None else ():
+def _random_prompts(run: Run) -> Iterator[Fact]:
+    """State that tokens were drafted, or experts chosen, for prompts without a meaning."""
+    if run.meta.settings.dataset is not None:
+        return
+    for each in run.results.speculation:
         tokens = Fact.of("random_drafts", each.label, tokens_per_step=each.count.tokens_per_step)
         yield tokens.within(load=each.load, repeat=each.repeat)
-
-
-def _random_experts(run: Run) -> Iterator[Fact]:
-    """State that experts were chosen for prompts without a meaning."""
-    if run.meta.experts > 1 and run.meta.settings.dataset is None:
+    if run.meta.experts > 1:
         yield Fact.of("random_experts", experts=run.meta.experts)
 
 
