@@ -16,6 +16,9 @@ from harness.loadgen.load_plan import ErrorKind, LoadPlan, RawResponse
 from harness.loadgen.tcp import ArrivalClock, ReadySet, TcpConnection
 from harness.loadgen.tls import TlsConnection, trusting
 
+#: A peer that closes a connection so soon after its first answer keeps none. A request that was sent on it
+#: meanwhile is not counted as sent again if that was known within GONE_S, as a client may be late by more.
+AT_ONCE_S, GONE_S = 0.1, 2e-3
 #: Text or a token id in an event; the first chunk of a chat has neither, but its role.
 _TOKEN = re.compile(
     rb'"(?:(?:text|content|reasoning_content|reasoning|arguments|delta|thinking|partial_json)": ?"[^"]'
@@ -42,7 +45,7 @@ class Client:
 
     Kept connections are reused last in, first out. One that waited unused may be closed by the peer at the
     moment of sending: if it breaks at once, before any byte came back, the request goes once more, on a new
-    one.
+    one. A peer that closes connections right after their first answer gets a new one for each request.
 
     Args:
         addresses: The numeric addresses of each target, tried in this order until one answers.
@@ -74,6 +77,7 @@ class Client:
         self._deadline_s = plan.deadline_s
         self._on_end, self._watch = on_end, watch
         self._idle: list[deque[Connection]] = [deque() for _ in targets]
+        self._keeps = [True for _ in targets]
         self._active: set[Connection] = set()
         self._opening: set[asyncio.Task[None]] = set()
         self._spares_opening = [0 for _ in targets]
@@ -131,20 +135,28 @@ class Client:
         """The response of a connection has ended."""
         self._active.discard(connection)
         self.free += connection.reserved
-        if not connection.closed:
+        if connection.closed:
+            pass
+        elif self._keeps[connection.route]:
             self._idle[connection.route].append(connection)
+        else:
+            connection.close()
         self._on_end(response)
 
     def retry(self, connection: Connection, response: RawResponse) -> None:
         """A reused connection broke before the first byte of the response: send the request again."""
         self._active.discard(connection)
-        response.resent += 1
+        keeps_none = connection.served == 2 and connection.rested_s < AT_ONCE_S
+        self._keeps[connection.route] &= not keeps_none
+        response.resent += not keeps_none or monotonic() - connection.last_event > GONE_S
         self._open(response, connection.route)
 
     def dropped(self, connection: Connection) -> None:
         """The peer closed a connection that was not in use."""
         if connection in (idle := self._idle[connection.route]):
             idle.remove(connection)
+        if connection.served == 1 and monotonic() - connection.last_event < AT_ONCE_S:
+            self._keeps[connection.route] = False
 
     def _open(self, response: RawResponse | None, route: int) -> None:
         task = self._loop.create_task(self._connect_for(response, route))

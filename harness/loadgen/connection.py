@@ -46,7 +46,8 @@ class Connection(ABC):
     `TlsConnection`.
 
     While a response arrives, a read costs its stamp, one append and the parser's look at the framing; nothing
-    is decoded. `last_event` is when the request was begun or, later, when the latest bytes arrived. `route`
+    is decoded. `last_event` is when the request was begun or, later, when the latest bytes arrived;
+    `rested_s` is how long the connection was not in use before the latest of its `served` requests. `route`
     is the place of its target among all addresses.
     """
 
@@ -54,9 +55,9 @@ class Connection(ABC):
         self._owner = owner
         self.route = 0
         self._end: ResponseEnd
-        self._served = 0
+        self.served = 0
         self._fresh = True
-        self._since = self.last_event = 0.0
+        self._since = self.last_event = self.rested_s = 0.0
         self._bytes = self.reserved = self._most_bytes = 0
         self.response: RawResponse | None = None
         self.watch: Watch | None = None
@@ -84,10 +85,11 @@ class Connection(ABC):
         self._end = ResponseEnd()
         self._bytes, self.reserved, self._most_bytes = 0, 0, most_bytes
         self.response = response
-        response.reused = self._served > 0
-        self._served += 1
+        response.reused = self.served > 0
+        self.served += 1
         # Stamped before, not after: the write wakes the server, which may take this very core at once.
-        self._since = self.last_event = monotonic()
+        self._since = monotonic()
+        self.rested_s, self.last_event = self._since - self.last_event, self._since
         if self.write(request) and response.t_sent is None:
             response.t_sent = self._since
 

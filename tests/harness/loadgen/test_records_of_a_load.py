@@ -163,6 +163,15 @@ def test_connections_are_kept_and_never_used_after_the_server_closed_them(mock_s
     assert records(result).requests["error"].isna().all()
 
 
+def test_each_request_has_its_connection_where_a_server_keeps_none(mock_server: Any) -> None:
+    """It closes them right after each answer without saying so, as llama.cpp does."""
+    result = run_load(make_plan(mock_server, [{"hang_up": True}] * 8, concurrency=1), start_delay_s=0.1)
+    frame = records(result).requests
+    assert frame["error"].isna().all()
+    assert not any(response.reused for response in result.responses)
+    assert frame["resent"][2:].sum() == 0
+
+
 def test_what_a_server_drops_is_sent_again_and_timed_from_the_first_time(mock_server: Any) -> None:
     result = run_load(
         make_plan(mock_server, [{}, {"drop_ms": 100}, {}, {"model": "small"}], concurrency=1),
