@@ -133,6 +133,10 @@ def obstacles(
         if None not in ends and ends[0] != ends[1]:
             reason = f"answers of {in_a} in A end {ends[0]}, those of {in_b} in B {ends[1]}"
             differences.append(("lengths", reason))
+        sent = prompts_sent(a, in_a), prompts_sent(b, in_b)
+        if set(sent) == {"text", "token ids"}:
+            reason = f"prompts of {in_a} in A are sent as {sent[0]}, those of {in_b} in B as {sent[1]}"
+            differences.append(("prompts", reason))
         for load in sorted(set(loads_a) & set(loads_b)):
             means_b = mean_tokens(b.cells[in_b][load])
             for items, tokens in mean_tokens(a.cells[in_a][load]).items():
@@ -169,7 +173,16 @@ def configuration(run: StoredRun, label: str) -> object:
 
 def answers_end(run: StoredRun, label: str) -> object:
     """Return where the answers of an engine end, as its server takes it; None: not known."""
-    facts = (launch.facts.get("answers") for launch in run.info.launches if launch.label == label)
+    return _found(run, label, "answers")
+
+
+def prompts_sent(run: StoredRun, label: str) -> str:
+    """Return what the prompts of an engine are: `text`, `token ids`, `chat`; `None`: not known."""
+    return str(_found(run, label, "prompts")).partition(",")[0]
+
+
+def _found(run: StoredRun, label: str, fact_name: str) -> object:
+    facts = (launch.facts.get(fact_name) for launch in run.info.launches if launch.label == label)
     return next((fact.value for fact in facts if fact is not None), None)
 
 

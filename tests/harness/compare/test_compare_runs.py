@@ -79,24 +79,51 @@ def test_runs_that_cut_a_dataset_otherwise_are_not_comparable(make, setting):
     assert [obstacle.name for obstacle in compare_runs(a, b).obstacles] == ["lengths"]
 
 
-def test_answers_that_end_otherwise_are_not_comparable(make_own):
-    def ending(name, end):
-        fact = {} if end is None else {"answers": {"value": end, "source": "found by asking"}}
-        folder = make_own(name)
+@pytest.mark.parametrize(
+    ("fact", "of_a", "of_b", "name", "reason"),
+    [
+        (
+            "answers",
+            "at the length asked for",
+            "on their own",
+            "lengths",
+            "answers of vLLM in A end at the length asked for, those of vLLM in B on their own",
+        ),
+        (
+            "prompts",
+            "token ids",
+            "text, counted by the tokenizer",
+            "prompts",
+            "prompts of vLLM in A are sent as token ids, those of vLLM in B as text",
+        ),
+    ],
+)
+def test_requests_that_a_server_takes_otherwise_are_not_comparable(make_own, fact, of_a, of_b, name, reason):
+    def taking(folder_name, value):
+        found = {} if value is None else {fact: {"value": value, "source": "found by asking"}}
+        folder = make_own(folder_name)
         info = json.loads((folder / RUN).read_text())
-        launch = {"engine": "vllm", "label": "vLLM", "facts": fact}
+        launch = {"engine": "vllm", "label": "vLLM", "facts": found}
         (folder / RUN).write_text(json.dumps(info | {"launches": [launch]}))
         return folder
 
-    ends = ("at the length asked for", "on their own", None)
-    given, own, unknown = map(ending, "abc", ends)
-    [obstacle] = compare_runs(given, own).obstacles
-    assert obstacle.name == "lengths"
-    assert obstacle.reason == (
-        "answers of vLLM in A end at the length asked for, those of vLLM in B on their own"
-    )
-    assert compare_runs(given, own, allowed=["lengths"]).outcome == "no gate"
-    assert compare_runs(given, unknown).obstacles == compare_runs(own, unknown).obstacles == []
+    a, b, unknown = map(taking, "abc", (of_a, of_b, None))
+    [obstacle] = compare_runs(a, b).obstacles
+    assert (obstacle.name, obstacle.reason) == (name, reason)
+    assert compare_runs(a, b, allowed=[name]).outcome == "no gate"
+    assert compare_runs(a, unknown).obstacles == compare_runs(b, unknown).obstacles == []
+
+
+def test_texts_of_other_lengths_are_prompts_of_one_kind(make_own):
+    """What differs is how they are counted."""
+    folders = [make_own(name) for name in "ab"]
+    ways = ("text, counted by the tokenizer", "text, of a length that the server's usage tells")
+    for folder, way in zip(folders, ways, strict=True):
+        facts = {"prompts": {"value": way, "source": "found by asking"}}
+        info = json.loads((folder / RUN).read_text())
+        info["launches"] = [{"engine": "vllm", "label": "vLLM", "facts": facts}]
+        (folder / RUN).write_text(json.dumps(info))
+    assert compare_runs(*folders).obstacles == []
 
 
 @pytest.mark.parametrize(("counted", "named"), [(7, ["lengths"]), (9, [])])
