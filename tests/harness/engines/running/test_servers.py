@@ -55,6 +55,7 @@ PAGES = {
     b' "context_length": 4096, "disable_overlap_schedule": false, "kv_cache_dtype": "auto"}',
     "/roseinfer/server_info": b'{"version": "0.2.0", "settings": {"dtype": "float32", "quantization": "fp8",'
     b' "kv_tokens": 640, "threads": 3}}',
+    "/roseinfer-fp16/server_info": b'{"version": "0.2.0", "settings": {"dtype": "float16", "threads": 3}}',
     "/llamacpp/props": b'{"build_info": "b1-x", "model_ftype": "Q4_K", "total_slots": 8}',
     "/strange/server_info": b'{"version": "1", "dtype": NaN, "tp_size": {"a": [%s]}, "settings": [1],'
     b' "attention_backend": "auto"}' % b",".join([b"7"] * 999),
@@ -205,6 +206,30 @@ def test_a_running_server_reports_its_version_and_settings(address: str, name: s
     assert record.version == version and facts.items() <= values.items()
     assert name == "vllm" or record.facts["max_batch"] == at_first
     assert "auto" not in values.values() and (facts or values == {"max_batch": 8})
+
+
+@pytest.mark.parametrize("names", [("vllm", "sglang"), ("roseinfer", "roseinfer-fp16"), ("vllm", "nothing")])
+def test_all_addresses_of_a_server_report_their_version_and_settings(names: tuple[str, str]) -> None:
+    record = LaunchRecord(engine="openai", label="a")
+    with listening() as first, listening() as second:
+        other_url = f"http://127.0.0.1:{second}/{names[1]}"
+        address = Address(f"http://127.0.0.1:{first}/{names[0]}", others=(other_url,))
+        server = SimpleNamespace(target=address.target(), record=record)
+        if names == ("vllm", "sglang"):
+            with pytest.raises(EngineError) as raised:
+                note_reported(server, ENGINES.values())  # type: ignore[arg-type]
+            assert raised.value.message == (
+                f"the addresses of a are of several versions: 127.0.0.1:{first} is version 0.33.0, "
+                f"127.0.0.1:{second} is version 0.5.23"
+            )
+        else:
+            note_reported(server, ENGINES.values())  # type: ignore[arg-type]
+    values = {name: fact.value for name, fact in record.facts.items()}
+    if names[0] == "roseinfer":
+        assert record.version == "0.2.0" and "kv_tokens" not in values
+        assert (values["dtype"], values["threads"]) == ("float32 and float16", 3)
+    else:
+        assert record.version is None and not values
 
 
 def test_a_model_that_is_named_needs_a_server_and_its_key(address: str) -> None:
