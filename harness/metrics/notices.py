@@ -49,6 +49,8 @@ BEGIN_TOKENS, PART_OF_A_BLOCK = 1, PREFIX_BLOCK_TOKENS
 LARGE_STEPS = 4
 #: Two counts of a cell's tokens that differ by more than this are not of the same text.
 COUNT_FACTOR = 1.15
+#: A response ends late where it goes on after its last token for longer than both, by their medians.
+LATE_END_MS, LATE_END_SHARE = 1.0, 0.05
 
 
 def cell_notices(
@@ -67,6 +69,7 @@ def cell_notices(
         return machine_notices(group, machines)
     facts: list[Fact | None] = [*count_notices(group), *one_late(group), *_connections(group)]
     facts += _turns_waited(whole := group.whole)
+    facts.append(_late_end(group))
     facts += [fact for fact in wrong_calls(group) if fact.kind == "some_invalid_calls"]
     facts.append(_large_chunks(group, drafted.tokens_per_step if drafted is not None else None))
     if isinstance(group.load, ClosedLoop):
@@ -172,6 +175,16 @@ def _large_chunks(group: Group, tokens_per_step: float | None = None) -> Fact | 
     if icl.n:
         values["icl_ms"] = icl.levels["p50"]
     return Fact.of("large_chunks", **values)
+
+
+def _late_end(group: Group) -> Fact | None:
+    """State that responses went on after their last token, which is in the rates and not in E2E."""
+    ended, last = (group.good[name].to_numpy(np.float64) for name in ("t_end", "t_last"))
+    if not ended.size:
+        return None
+    end_ms, e2e_ms = float(np.median(ended - last)) * MS, float(np.median(group.metrics["e2e_ms"]))
+    is_late = end_ms > max(LATE_END_MS, LATE_END_SHARE * e2e_ms)
+    return Fact.of("late_end", end_ms=end_ms, e2e_ms=e2e_ms) if is_late else None
 
 
 def machine_notices(group: Group, machines: Machines) -> list[Fact]:
@@ -359,7 +372,7 @@ def count_notices(group: Group) -> Iterator[Fact]:
     tokens, chunks = (good[name].to_numpy(np.float64) for name in ("completion_tokens", "chunks"))
     has_extra = inferred & (tokens == chunks) & (chunks > 1)
     yield from _extra_chunks(group, has_extra)
-    yield from _doubtful_counts(good, inferred & ~has_extra)
+    yield from _doubtful_counts(group, inferred & ~has_extra)
     times = tokens / good["output_tokens"].to_numpy(np.float64)
     over = (times > COUNT_FACTOR) & (good["token_source"] != "estimated").to_numpy()
     if np.any(over):
@@ -378,6 +391,9 @@ def count_notices(group: Group) -> Iterator[Fact]:
         yield Fact.of("impossible_times", share=group.impossible)
     if len(good) and not prompt_tokens(good).any():
         yield Fact.of("uncounted_prompts")
+    planned = good["input_tokens"].to_numpy(np.float64).sum()
+    if differ_in_work(counted := prompt_tokens(good).sum(), planned):
+        yield Fact.of("other_prompts", tokens=counted / len(good), planned=planned / len(good))
 
 
 def _extra_chunks(group: Group, has_extra: npt.NDArray[np.bool_]) -> Iterator[Fact]:
@@ -394,9 +410,10 @@ def _extra_chunks(group: Group, has_extra: npt.NDArray[np.bool_]) -> Iterator[Fa
     yield Fact.of("extra_chunk", share=float(has_extra.mean()), **ends)
 
 
-def _doubtful_counts(good: pd.DataFrame, inferred: npt.NDArray[np.bool_]) -> Iterator[Fact]:
+def _doubtful_counts(group: Group, inferred: npt.NDArray[np.bool_]) -> Iterator[Fact]:
     """State that the texts have another number of tokens than was counted, or that times of tokens were
-    inferred from chunks."""
+    inferred from chunks. A count that leaves out reasoning has the tokens of the time after it alone."""
+    good = group.good
     tokens, chunks = good["completion_tokens"].to_numpy(np.float64), good["chunks"].to_numpy(np.float64)
     text_tokens = _column(good, "text_tokens")
     counted = np.isfinite(text_tokens)
@@ -409,6 +426,10 @@ def _doubtful_counts(good: pd.DataFrame, inferred: npt.NDArray[np.bool_]) -> Ite
         unchecked = inferred & ~counted
         if np.any(unchecked):
             values["factor"] = _apart(tokens[unchecked].sum(), chunks[unchecked].sum())
+            first, answer, last = (group.metrics[f"{name}_ms"].to_numpy() for name in ("ttft", "ttfo", "e2e"))
+            thinks = unchecked & (answer > first)
+            if np.any(thinks):
+                values["thought_factor"] = _apart((last - first)[thinks].sum(), (last - answer)[thinks].sum())
         yield Fact.of("inferred", **values)
 
 

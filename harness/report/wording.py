@@ -185,6 +185,12 @@ WORDING: dict[FactKind, Wording] = {
         "{items} of {engines} have {tokens} tokens in the mean, those of {other} {other_tokens}",
         hint="Their TTFT, E2E and tokens a second are of other work.",
     ),
+    "other_prompts": Wording(
+        "warning", "load", "other prompts", "Prompts of {engines} have other lengths than were planned.",
+        "the server counts {tokens} tokens in the mean, {planned} were planned: it cuts prompts, or their "
+        "words are not one token each",
+        hint="--tokenizer with the name of the model's tokenizer gives prompts the lengths asked for.",
+    ),
     "behind": Wording(
         "warning", "load", "not all kept up", "{engines} did not keep up with the load.", _OFFERED,
         hint="Latencies measure the queue, and grow with the length of the run.",
@@ -402,8 +408,16 @@ WORDING: dict[FactKind, Wording] = {
         "in {share} of the answers the server does not report which chunk carries which tokens",
         {
             "factor": "; in some it counts {factor} times as many tokens as came chunks: if that is wrong, N "
-            "and tok/s are as many times too high, and TPOT too low"
+            "and tok/s are as many times too high, and TPOT too low",
+            "thought_factor": "; if it leaves out the reasoning that is shown, N and tok/s are "
+            "{thought_factor} times too low, and TPOT too high",
         },
+    ),
+    "late_end": Wording(
+        "note", "other", "more notices", "Responses of {engines} end late.",
+        "they go on for {end_ms} ms after the last token (median), beside an E2E p50 of {e2e_ms} ms",
+        hint="E2E ends with the last token. A request in flight makes room for the next when its response "
+        "ends, so tokens and requests a second of a closed loop have this wait.",
     ),
     "extra_chunk": Wording(
         "note", "other", "more notices", "Answers of {engines} have a chunk more than tokens.",

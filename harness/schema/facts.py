@@ -65,8 +65,9 @@ KINDS: dict[str, tuple[str, ...]] = {
     "throttled": ("gpu", "reason", "share"),
     # Repeats' medians of `metric` are far apart.
     "repeats_differ": ("metric", "low", "high"),
-    # Tokens of a share of the answers were not counted one by one; the count may be wrong by `factor`.
-    "inferred": ("share", "factor"),
+    # Tokens of a share of the answers were not counted one by one; the count may be `factor` times too high,
+    # or `thought_factor` times too low, as without the reasoning that is shown.
+    "inferred": ("share", "factor", "thought_factor"),
     # Tokens of a share of the answers are those that the tokenizer finds, as the server reports none; of
     # `checked`, which does, it finds `off` too many or few.
     "estimated": ("share", "off", "checked"),
@@ -95,6 +96,10 @@ KINDS: dict[str, tuple[str, ...]] = {
     "slow_connect": ("slow", "requests", "most_ms", "limit_ms"),
     # Neither the server nor a tokenizer counts prompt tokens.
     "uncounted_prompts": (),
+    # By the server's count, prompts have so many tokens in the mean, and not those that were `planned`.
+    "other_prompts": ("tokens", "planned"),
+    # Responses went on for `end_ms` after their last token (median), of an E2E p50 of `e2e_ms`.
+    "late_end": ("end_ms", "e2e_ms"),
     # Reasoning was counted and not sent.
     "hidden": ("hidden", "tokens"),
     # Half of the tokens came in chunks of `usual` or more, or half of the answers began with `first`: then

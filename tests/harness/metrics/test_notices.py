@@ -101,6 +101,8 @@ LOOP = load_text(ClosedLoop(concurrency=16))
         (naming("a", None, adapters=("a", None)), set()),  # an adapter names itself
         (cell(lambda i: 0.05, unread_fields="thoughts", hidden_tokens=9), {"unread_fields"}),
         (cell(lambda i: 0.05, input_tokens=0), {"uncounted_prompts"}),
+        (cell(lambda i: 0.05, prompt_tokens=12), {"other_prompts"}),
+        (cell(lambda i: 0.05, prompt_tokens=11), set()),
         (cell(lambda i: 0.05, late_s=0.4), {"turns_waited"}),
         (cell(lambda i: 0.05, late_s=0.0), set()),
     ],
@@ -139,6 +141,25 @@ def test_an_engine_that_does_less_is_named(column: str, tokens: int, expected: d
     assert less == ({} if expected is None else {"b": expected})
 
 
+def test_prompts_of_other_lengths_than_planned_are_said_with_both() -> None:
+    """A request whose prompt the server does not count has what was planned."""
+    rows = cell(lambda i: 0.05, input_tokens=400, prompt_tokens=100)
+    [facts] = [each.notices for each in summaries([rows[0] | {"prompt_tokens": None}, *rows[1:]])[:1]]
+    [values] = [fact.values for fact in facts if fact.kind == "other_prompts"]
+    assert values == {"tokens": pytest.approx((400 + 79 * 100) / 80), "planned": 400}
+
+
+@pytest.mark.parametrize(("end_s", "is_late"), [(0.1, True), (0.004, True), (0.003, False), (0.0, False)])
+def test_a_response_that_goes_on_after_its_last_token(end_s: float, is_late: bool) -> None:
+    """E2E is 70 ms."""
+    rows = cell(lambda i: 0.05)
+    for row in rows:
+        row["t_end"] = row["chunks"][-1][0] + end_s
+    for summary in summaries(rows):
+        found = [fact.values for fact in summary.notices if fact.kind == "late_end"]
+        assert found == ([pytest.approx({"end_ms": 1e3 * end_s, "e2e_ms": 70}, rel=0.01)] if is_late else [])
+
+
 def test_a_queue_that_empties_does_not_grow() -> None:
     rate = load_text(RequestRate(req_per_s=10))
     [_, pooled] = summaries(cell(lambda i: max(0.05, 4 - 0.1 * i), load=rate))
@@ -170,6 +191,26 @@ def test_tokens_that_were_dealt_out_mark_itl() -> None:
         rows = [row | {"text_tokens": found} for row in rows]
         [values] = [fact.values for fact in summaries(rows)[0].notices if fact.kind == "miscounted"]
         assert values["factor"] == pytest.approx(factor)
+
+
+def test_a_count_without_the_reasoning_that_is_shown_may_be_too_low() -> None:
+    """The answer begins with the sixth chunk, after five of nine gaps of even length."""
+    rows = answered(1, *(2,) * 9, token_source="inferred")
+    for row in rows:
+        row["t_answer"] = row["chunks"][5][0]
+    for summary in summaries(rows):
+        [values] = [fact.values for fact in summary.notices if fact.kind == "inferred"]
+        assert values == {
+            "share": 1,
+            "factor": pytest.approx(1.9),
+            "thought_factor": pytest.approx(9 / 4),
+        }
+    [values] = [
+        fact.values
+        for fact in summaries([row | {"text_tokens": 19} for row in rows])[0].notices
+        if fact.kind == "inferred"
+    ]
+    assert values == {"share": 1}
 
 
 def test_a_chunk_more_than_tokens_makes_ttft_an_interval() -> None:
