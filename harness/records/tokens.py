@@ -40,7 +40,7 @@ CELL_FACTOR, LEAST_COMPARED = 1.15, 16
 
 #: The longest part of an answer, in characters, that is looked for when an answer repeats itself, and how
 #: many characters at least have to be those before them.
-LONGEST_CYCLE, SHORTEST_REPEAT = 256, 16
+LONGEST_CYCLE, SHORTEST_REPEAT = 256, TEXT_SLACK + 1
 
 #: In the text of an answer, what ends a model's reasoning.
 END_OF_THOUGHT = "</think>"

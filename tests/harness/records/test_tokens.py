@@ -154,6 +154,20 @@ def test_an_answer_that_repeats_itself_is_believed(begin: int, repeated: list[tu
     assert count_tokens(said(texts), tokens_of).problem is None
 
 
+@pytest.mark.parametrize(
+    ("texts", "found"),
+    [([" of", " the", *"_" * 14], 5), ([" ", *"100", *"+" * 12], 9), ([" so", *"=" * 7], 2)],
+)
+def test_a_short_answer_that_repeats_a_character_is_believed(texts: list[str], found: int) -> None:
+    """A tokenizer has tokens of several such characters, and finds so many in the whole text."""
+
+    def tokens_of(text: str) -> int:
+        return len(re.findall(r" [a-z]+|_{12}|[+]{8}|={7}|.", text))
+
+    assert tokens_of("".join(texts)) == found
+    assert count_tokens(said(texts), tokens_of).problem is None
+
+
 def test_text_dealt_by_characters_is_found_even_if_its_end_repeats_itself() -> None:
     text = " ".join(f"word{i}" for i in range(20)) + " end" * 4
     assert "tokenizer" in (count_tokens(said(list(text)), lambda text: len(text.split())).problem or "")
