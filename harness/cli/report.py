@@ -54,7 +54,10 @@ def report(
         ),
     ] = None,
     load: Annotated[
-        str | None, typer.Option(help="the load at which they are, as tables have it", metavar="LOAD")
+        str | None,
+        typer.Option(
+            help="the load at which these engines are compared, as the tables name it", metavar="LOAD"
+        ),
     ] = None,
 ) -> None:
     """Render one or several runs into one self-contained HTML file, and the index of all reports."""

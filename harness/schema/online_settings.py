@@ -210,7 +210,7 @@ class LoadGroup(Group):
     dataset: str | None = Field(
         None,
         description=f"real prompts with --concurrency, {_A_RATE}: builtin, sharegpt, agentperf, "
-        "sharegpt:FILE, jsonl:FILE, otel:PLACE, weka:PLACE or tracelab:PLACE",
+        "mt-bench, sharegpt:FILE, jsonl:FILE, otel:PLACE, weka:PLACE or tracelab:PLACE",
     )
     turns: Literal["live", "recorded"] | None = Field(
         None,
@@ -400,7 +400,7 @@ class ValidityGroup(Group):
         "auto",
         description="client processes; auto: estimated; a cell that turns out to need more is measured again",
     )
-    calibrate: bool = Field(True, description="measure the client first unless that was done: 15 s")
+    calibrate: bool = Field(True, description="measure the client first unless that was done: 20 s")
     server_metrics: bool = Field(
         True,
         description="read each server's own metrics meanwhile, where it has a page for Prometheus",
