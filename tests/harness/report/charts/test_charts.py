@@ -28,9 +28,9 @@ from harness.schema.limits import Slo
 from harness.schema.load import TraceLoad
 from harness.schema.results import Speculation, SpeculationCount
 
-from .conftest import ENGINES, make_online
+from ..conftest import ENGINES, make_online
 
-REPORTS = Path(__file__).parents[3] / "reports"
+REPORTS = Path(__file__).parents[4] / "reports"
 
 LIBRARY = Path(harness.report.__file__).parent / "vendor" / "uplot"
 HOSTILE = "</script><script>alert(1)</script>\u202e&\"'\x00\ud800"

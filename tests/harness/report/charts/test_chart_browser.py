@@ -15,8 +15,8 @@ from harness.report.text.heading import title
 from harness.runs.reader import load_run, load_runs
 from harness.schema.load import TraceLoad
 
-from .browsing import IN_A_BROWSER, IS_READY, KEEP_COPIES, chart, ends, opened, patient, visit
-from .conftest import ENGINES, Engine, make_online
+from ..browsing import IN_A_BROWSER, IS_READY, KEEP_COPIES, chart, ends, opened, patient, visit
+from ..conftest import ENGINES, Engine, make_online
 
 pytestmark = IN_A_BROWSER
 SEVEN = [

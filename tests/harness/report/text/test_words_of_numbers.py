@@ -113,7 +113,7 @@ def test_servers_of_one_model_are_named_by_it_and_by_what_all_compute_in(
 
 # --- How a run was made ----------------------------------------------------------------------------------
 
-REPORTS = Path(__file__).parents[3] / "reports"
+REPORTS = Path(__file__).parents[4] / "reports"
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from harness.profiling.reading.nsys_file import read_nsys
 from harness.profiling.reading.timeline import TraceError
 from harness.profiling.reading.torch_trace import read_torch_trace, scan
 
-from .conftest import totals
+from ..conftest import totals
 
 Damage = Callable[[bytes], bytes]
 

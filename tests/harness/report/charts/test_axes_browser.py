@@ -13,8 +13,8 @@ from harness.report.figures import axis_ends
 from harness.report.render import write_report
 from harness.runs.reader import load_run, load_runs
 
-from .browsing import IN_A_BROWSER, PLOTS, chart, drawn, ends, laid_out, opened, patient, visit
-from .conftest import ENGINES, make_online
+from ..browsing import IN_A_BROWSER, PLOTS, chart, drawn, ends, laid_out, opened, patient, visit
+from ..conftest import ENGINES, make_online
 
 pytestmark = IN_A_BROWSER
 
@@ -98,7 +98,7 @@ def test_a_low_distribution_names_its_end(browser, window, tmp_path):
 
 # --- The index of reports --------------------------------------------------------------------------------
 
-REPORTS = Path(__file__).parents[3] / "reports"
+REPORTS = Path(__file__).parents[4] / "reports"
 
 
 def test_the_index_shows_what_has_all_words_of_the_filter(browser):

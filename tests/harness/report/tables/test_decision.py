@@ -22,7 +22,7 @@ from harness.runs.reader import Run, load_run
 from harness.schema.limits import Slo, parse_gate
 from harness.schema.machines import MachineLoad, Power, Prices
 
-from .conftest import ENGINES, make_online
+from ..conftest import ENGINES, make_online
 
 
 @pytest.fixture(scope="module")
