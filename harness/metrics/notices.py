@@ -359,10 +359,11 @@ def hidden_cache(first_ms: Sequence[float], again_ms: Sequence[float], cached_to
 
 
 def _of_template(requests: pd.DataFrame) -> int:
-    """Tokens before the messages of a chat, which a server knows after the first: cached in every answer, and
-    not most of a prompt."""
-    cached, prompts = requests["cached_tokens"].fillna(0).min(), requests["prompt_tokens"].min()
-    return int(cached) if 2 * cached <= prompts else 0
+    """Tokens before the messages of a chat, which a server knows after the first, or each of its slots does:
+    cached in most answers, and not most of a prompt."""
+    cached = requests["cached_tokens"][requests["cached_tokens"] > 0]
+    is_in_most = 2 * len(cached) > len(requests)
+    return int(cached.min()) if is_in_most and 2 * cached.min() <= requests["prompt_tokens"].min() else 0
 
 
 def count_notices(group: Group) -> Iterator[Fact]:
