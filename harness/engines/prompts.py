@@ -118,7 +118,10 @@ class Words:
         if not self._lengths.exact or request.tools or any("tool_calls" in m for m in request.messages or ()):
             return None  # engines write tools into a prompt in ways of their own
         if self._template is not None:
-            return self._lengths.tokens(self._template.tokens(self._messages(request)))
+            messages = self._messages(request)
+            if self._lengths.offset and messages[0]["role"] == "system":
+                return None  # the other template may differ in the system's message that it adds without one
+            return self._lengths.tokens(self._template.tokens(messages))
         if request.text is not None or request.messages is not None:
             return None
         return self._lengths.tokens(self._count(self._text(request)))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
@@ -19,7 +21,7 @@ from harness.errors import EngineError
 from harness.loadgen.load_plan import Target
 from harness.models.model_folder import resolve
 from harness.models.text_tokens import ChatTemplate
-from harness.workload import warmup
+from harness.workload import Message, PlannedRequest, warmup
 
 pytestmark = pytest.mark.integration
 
@@ -131,6 +133,19 @@ def test_another_template_than_the_tokenizers_is_an_offset(adapt: Any, with_temp
     own = ChatTemplate(with_template).tokens([{"role": "user", "content": "the and that"}]) - 3
     accepted = adapt({"endpoint": "chat", "tokenizer": with_template}, template_tokens=23)
     assert accepted.lengths == Lengths(23 - own, 1.0, True)
+
+
+def test_what_another_template_adds_to_a_system_message_is_not_known(with_template: Path) -> None:
+    """It may add a system message of its own only where there is none, as that of SmolLM2 does."""
+    user: Message = {"role": "user", "content": "hi"}
+    system: Message = {"role": "system", "content": "brief"}
+    for messages in ((user,), (system, user)):
+        planned = PlannedRequest(0, None, np.zeros(0, np.int32), 4, messages=messages)
+        count = ChatTemplate(with_template).tokens(messages)
+        settings = RequestSettings(with_template, "m", endpoint="chat")
+        assert OpenAI().encoder(settings).input_tokens(planned) == count
+        other = OpenAI().encoder(replace(settings, lengths=Lengths(-1, 1.0, True)))
+        assert other.input_tokens(planned) == (None if system in messages else count - 1)
 
 
 @pytest.mark.parametrize(
