@@ -392,9 +392,10 @@ def count_notices(group: Group) -> Iterator[Fact]:
         yield Fact.of("impossible_times", share=group.impossible)
     if len(good) and not prompt_tokens(good).any():
         yield Fact.of("uncounted_prompts")
-    planned = good["input_tokens"].to_numpy(np.float64).sum()
-    if differ_in_work(counted := prompt_tokens(good).sum(), planned):
-        yield Fact.of("other_prompts", tokens=counted / len(good), planned=planned / len(good))
+    of_known = good[good["input_tokens"] > 0]  # a text whose tokens only the server counts has 0
+    counted, planned = prompt_tokens(of_known).sum(), of_known["input_tokens"].to_numpy(np.float64).sum()
+    if differ_in_work(counted, planned):
+        yield Fact.of("other_prompts", tokens=counted / len(of_known), planned=planned / len(of_known))
 
 
 def _extra_chunks(group: Group, has_extra: npt.NDArray[np.bool_]) -> Iterator[Fact]:

@@ -142,11 +142,13 @@ def test_an_engine_that_does_less_is_named(column: str, tokens: int, expected: d
 
 
 def test_prompts_of_other_lengths_than_planned_are_said_with_both() -> None:
-    """A request whose prompt the server does not count has what was planned."""
+    """A prompt that the server does not count has what was planned, and one of unknown tokens is left out."""
     rows = cell(lambda i: 0.05, input_tokens=400, prompt_tokens=100)
-    [facts] = [each.notices for each in summaries([rows[0] | {"prompt_tokens": None}, *rows[1:]])[:1]]
-    [values] = [fact.values for fact in facts if fact.kind == "other_prompts"]
-    assert values == {"tokens": pytest.approx((400 + 79 * 100) / 80), "planned": 400}
+    rows[0] |= {"prompt_tokens": None}
+    rows[1] |= {"input_tokens": 0, "prompt_tokens": 9000}
+    for summary in summaries(rows):
+        [values] = [fact.values for fact in summary.notices if fact.kind == "other_prompts"]
+        assert values == {"tokens": pytest.approx((400 + 78 * 100) / 79), "planned": 400}
 
 
 @pytest.mark.parametrize(("end_s", "is_late"), [(0.1, True), (0.004, True), (0.003, False), (0.0, False)])
@@ -279,6 +281,16 @@ def test_what_a_template_begins_with_may_be_cached(cached: int, expected: list[s
         row["cached_tokens"] = 0
     fewer = hits_of(possible=0, reported=cached / 100 * 72 / 80)
     assert kinds(summaries(rows, prefixes=[fewer])[0]) == expected
+
+
+@pytest.mark.parametrize(("new", "expected"), [(0, []), (39, []), (40, ["cached"])])
+def test_each_slot_of_a_server_has_a_template_after_its_first_request(new: int, expected: list[str]) -> None:
+    """llama.cpp has a cache for each slot: some requests are the first of one."""
+    rows = cell(lambda i: 0.05, input_tokens=100, reusable_tokens=0, cached_tokens=40, prompt_tokens=100)
+    for row in rows[:new]:
+        row["cached_tokens"] = 0
+    hits = hits_of(possible=0, reported=40 * (80 - new) / 8000)
+    assert kinds(summaries(rows, prefixes=[hits])[0]) == expected
 
 
 @pytest.mark.parametrize(("share", "slack"), [(0, 80), (0.25, 80 + 20 * 16)])
