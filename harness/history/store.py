@@ -15,7 +15,7 @@ import numpy as np
 from platformdirs import user_data_path
 from pydantic import JsonValue
 
-from harness.compare.comparable import alike, answers_end, configuration, served_model
+from harness.compare.comparable import alike, answers_end, configuration, prompts_sent, served_model
 from harness.compare.stored_run import StoredRun
 from harness.engines.selfreport import end_of_answers
 from harness.errors import UsageError
@@ -257,6 +257,9 @@ def alike_hash(run: StoredRun) -> str:
     values["served-model"] = {label: name for label in run.cells if (name := served_model(run, label))}
     values["configuration"] = {label: drawn for label in run.cells if (drawn := configuration(run, label))}
     values["answers"] = {label: end for label in run.cells if (end := answers_end(run, label)) not in usual}
+    texts = [label for label in run.cells if prompts_sent(run, label) == "text"]
+    if texts and values["prompts"] != "text":
+        values["texts"] = texts
     if isinstance(run.settings, OnlineSettings):
         values["requests"] = {"n": run.settings.n, "rounds": run.settings.rounds}
     return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()[:16]

@@ -154,8 +154,16 @@ def test_another_run_of_the_same_second_replaces_none(again: Made, tmp_path: Pat
 
 
 def answering(run: StoredRun, end: str) -> None:
-    fact = EngineFact(value=end, source="found by asking")
-    run.info.launches.insert(0, LaunchRecord(engine="vllm", label="vLLM", facts={"answers": fact}))
+    taking(run, "answers", end)
+
+
+def asked(run: StoredRun, prompts: str) -> None:
+    taking(run, "prompts", prompts)
+
+
+def taking(run: StoredRun, name: str, value: str) -> None:
+    fact = EngineFact(value=value, source="found by asking")
+    run.info.launches.insert(0, LaunchRecord(engine="vllm", label="vLLM", facts={name: fact}))
 
 
 def serving(run: StoredRun, model: str) -> None:
@@ -175,9 +183,14 @@ def test_other_settings_are_no_baseline(again: Made, store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "other", "same"), [(answering, "at the limit", "on their own"), (serving, "large", "small")]
+    ("change", "other", "same"),
+    [
+        (answering, "at the limit", "on their own"),
+        (asked, "text, counted by the tokenizer", "token ids"),
+        (serving, "large", "small"),
+    ],
 )
-def test_other_ends_of_answers_and_models_of_a_server_are_no_baseline(again, store, change, other, same):
+def test_other_ways_to_ask_and_models_of_a_server_are_no_baseline(again, store, change, other, same):
     past, alike, now = (StoredRun.read(again(day)) for day in (1, 2, 3))
     for run, value in ((past, other), (alike, same), (now, same)):
         change(run, value)
