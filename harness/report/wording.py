@@ -265,7 +265,7 @@ WORDING: dict[FactKind, Wording] = {
     "few_hits": Wording(
         "warning", "other", "few prefix hits", "{engines} found few of the prefixes sent before.",
         "{share} of the prompt tokens came from a cache, and {possible} were sent before in this cell",
-        hint="Its prefix cache may be off, too small, or of no use for this model.",
+        hint="Its prefix cache may be off, too small, of large blocks, or of no use for this model.",
     ),
     "conforms": Wording(
         "note", "other", "more notices", "The run conforms to {name} v{version}.",
