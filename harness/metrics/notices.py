@@ -69,7 +69,7 @@ def cell_notices(
         return machine_notices(group, machines)
     facts: list[Fact | None] = [*count_notices(group), *one_late(group), *_connections(group)]
     facts += _turns_waited(whole := group.whole)
-    facts.append(_late_end(group))
+    facts += _late_end(group)
     facts += [fact for fact in wrong_calls(group) if fact.kind == "some_invalid_calls"]
     facts.append(_large_chunks(group, drafted.tokens_per_step if drafted is not None else None))
     if isinstance(group.load, ClosedLoop):
@@ -177,14 +177,11 @@ def _large_chunks(group: Group, tokens_per_step: float | None = None) -> Fact | 
     return Fact.of("large_chunks", **values)
 
 
-def _late_end(group: Group) -> Fact | None:
+def _late_end(group: Group) -> Iterator[Fact]:
     """State that responses went on after their last token, which is in the rates and not in E2E."""
-    ended, last = (group.good[name].to_numpy(np.float64) for name in ("t_end", "t_last"))
-    if not ended.size:
-        return None
-    end_ms, e2e_ms = float(np.median(ended - last)) * MS, float(np.median(group.metrics["e2e_ms"]))
-    is_late = end_ms > max(LATE_END_MS, LATE_END_SHARE * e2e_ms)
-    return Fact.of("late_end", end_ms=end_ms, e2e_ms=e2e_ms) if is_late else None
+    end_s, e2e_ms = (group.good["t_end"] - group.good["t_last"]).median(), group.metrics["e2e_ms"].median()
+    if end_s * MS > max(LATE_END_MS, LATE_END_SHARE * e2e_ms):
+        yield Fact.of("late_end", end_ms=float(end_s * MS), e2e_ms=float(e2e_ms))
 
 
 def machine_notices(group: Group, machines: Machines) -> list[Fact]:
@@ -428,10 +425,10 @@ def _doubtful_counts(group: Group, inferred: npt.NDArray[np.bool_]) -> Iterator[
         unchecked = inferred & ~counted
         if np.any(unchecked):
             values["factor"] = _apart(tokens[unchecked].sum(), chunks[unchecked].sum())
-            first, answer, last = (group.metrics[f"{name}_ms"].to_numpy() for name in ("ttft", "ttfo", "e2e"))
-            thinks = unchecked & (answer > first)
-            if np.any(thinks):
-                values["thought_factor"] = _apart((last - first)[thinks].sum(), (last - answer)[thinks].sum())
+            times = group.metrics[unchecked & (group.metrics["ttfo_ms"] > group.metrics["ttft_ms"])]
+            if len(times):
+                whole, answers = ((times["e2e_ms"] - times[f"{name}_ms"]).sum() for name in ("ttft", "ttfo"))
+                values["thought_factor"] = _apart(whole, answers)
         yield Fact.of("inferred", **values)
 
 

@@ -187,9 +187,8 @@ WORDING: dict[FactKind, Wording] = {
     ),
     "other_prompts": Wording(
         "warning", "load", "other prompts", "Prompts of {engines} have other lengths than were planned.",
-        "the server counts {tokens} tokens in the mean, {planned} were planned: it cuts prompts, or their "
-        "words are not one token each",
-        hint="--tokenizer with the name of the model's tokenizer gives prompts the lengths asked for.",
+        "the server counts {tokens} tokens in the mean, {planned} were planned",
+        hint="It cuts prompts, or their words are not one token each: --tokenizer gives exact lengths.",
     ),
     "behind": Wording(
         "warning", "load", "not all kept up", "{engines} did not keep up with the load.", _OFFERED,
@@ -416,8 +415,7 @@ WORDING: dict[FactKind, Wording] = {
     "late_end": Wording(
         "note", "other", "more notices", "Responses of {engines} end late.",
         "they go on for {end_ms} ms after the last token (median), beside an E2E p50 of {e2e_ms} ms",
-        hint="E2E ends with the last token. A request in flight makes room for the next when its response "
-        "ends, so tokens and requests a second of a closed loop have this wait.",
+        hint="That time is not in E2E. It is in the rates of a closed loop, whose next request waits for it.",
     ),
     "extra_chunk": Wording(
         "note", "other", "more notices", "Answers of {engines} have a chunk more than tokens.",

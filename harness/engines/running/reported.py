@@ -31,17 +31,14 @@ def note_reported(server: Server, engines: Iterable[Engine]) -> None:
     described = [
         (each, *each.version_page) for each in engines if isinstance(each, LocalEngine) and each.version_page
     ]
-    record, reports, versions = server.record, [], dict[str | None, str]()
-    for target in server.target.all:
-        version, facts = _reported(target, record.argv, described)
-        versions.setdefault(version, target.place)
-        reports.append(facts)
-    places = [f"{place} is version {version}" for version, place in versions.items() if version is not None]
-    if len(places) > 1:
+    record, targets = server.record, server.target.all
+    versions, reports = zip(*(_reported(each, record.argv, described) for each in targets), strict=True)
+    if len({*versions} - {None}) > 1:
+        places = [f"{each.place} is version {it}" for each, it in zip(targets, versions, strict=True) if it]
         reason = f"the addresses of {record.label} are of several versions: {', '.join(places)}"
         raise EngineError(reason, _ONE_VERSION)
-    if record.version is None and len(versions) == 1:
-        [record.version] = versions
+    if record.version is None and len({*versions}) == 1:
+        record.version = versions[0]
     for name, fact in reports[0].items():
         if name not in record.facts and all(name in facts for facts in reports):
             values = dict.fromkeys(str(facts[name].value) for facts in reports)
