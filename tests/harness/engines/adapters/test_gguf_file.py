@@ -144,3 +144,21 @@ def test_half_a_file_is_no_file(models: Path, tmp_path: Path):
     with pytest.raises(EngineError, match=r"a tensor zzz\.adapter"):
         write_gguf(tmp_path, "bf16", tmp_path / "out" / "m.gguf")
     assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("tokenizer_config.json", '{"chat_template": "{{ messages }}"}'),
+        ("chat_template.jinja", "{{ messages }}"),
+    ],
+)
+def test_it_has_the_chat_template_of_the_tokenizer(
+    models: Path, tmp_path: Path, file: str, content: str
+) -> None:
+    """Else llama.cpp takes one of its own, and chats have other prompts than those of other engines."""
+    shutil.copytree(_model("random:gpt2-tiny", models), model := tmp_path / "model")
+    (model / file).write_text(content)
+    write_gguf(model, "fp32", path := tmp_path / "m.gguf")
+    template = gguf.GGUFReader(path).get_field("tokenizer.chat_template")
+    assert template is not None and template.contents() == "{{ messages }}"
