@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from harness.compare.stored_run import StoredRun
 from harness.metrics.digits import digits
-from harness.metrics.notices import differ_in_work, mean_tokens
+from harness.metrics.token_notices import differ_in_work, mean_tokens
 from harness.schema.compare_results import Obstacle
 from harness.schema.load import Load
 from harness.schema.online_settings import OnlineSettings
@@ -42,8 +42,14 @@ _OF_BATCH: dict[str, Callable[[StoredRun], object]] = {
     "lengths": lambda run: _given_lengths(run.settings) | _limits(run),
     "prompts": lambda run: [run.settings.seed, run.settings.vocab_size],
 }
-#: Settings that must be alike where one of the runs has them.
-_IF_SET = ("sampling", "body", "shared_prefixes", "same_prompts", "content_field")
+#: Those that count where one of the runs has them: kept histories have their hash without.
+_IF_SET: dict[str, Callable[[StoredRun], object]] = {
+    "sampling": lambda run: run.settings.sampling,
+    "body": lambda run: run.settings.body,
+    "shared-prefixes": lambda run: run.settings.shared_prefixes,
+    "same-prompts": lambda run: run.settings.same_prompts,
+    "content-field": lambda run: run.settings.content_field,
+}
 #: The settings of which a list is the values; kept histories have their hash as lists.
 _SETTINGS = {
     "mix": ("lora", "response-format", "response-format-share"),
@@ -71,9 +77,7 @@ _OTHERS = (
     "invalid",
 )
 #: What --allow-different takes.
-NAMES = tuple(
-    dict.fromkeys((*_EVERY, *_ONLINE, *_OF_BATCH, *(name.replace("_", "-") for name in _IF_SET), *_OTHERS))
-)
+NAMES = tuple(dict.fromkeys((*_EVERY, *_ONLINE, *_OF_BATCH, *_IF_SET, *_OTHERS)))
 
 
 def alike(run: StoredRun) -> dict[str, object]:
@@ -81,8 +85,7 @@ def alike(run: StoredRun) -> dict[str, object]:
     values = {name: value(run) for name, value in _EVERY.items()}
     others = _OF_BATCH if run.is_batch else _ONLINE
     values |= {name: value(run) for name, value in others.items()}
-    if_set = {name.replace("_", "-"): getattr(run.settings, name) for name in _IF_SET}
-    return values | {name: value for name, value in if_set.items() if value}
+    return values | {name: setting for name, value in _IF_SET.items() if (setting := value(run))}
 
 
 def obstacles(

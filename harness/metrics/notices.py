@@ -13,10 +13,10 @@ import numpy.typing as npt
 import pandas as pd
 from scipy.special import gammaln
 
-from harness.metrics.definitions import prompt_tokens, run_starts, succeeded
+from harness.metrics.definitions import succeeded
 from harness.metrics.percentiles import Ordered, missing
 from harness.metrics.rates import Machines
-from harness.metrics.samples import Group, in_flight, waiting
+from harness.metrics.samples import Group, column, in_flight, waiting
 from harness.metrics.stability import (
     behind_or_stalled,
     clocks_differ,
@@ -25,6 +25,7 @@ from harness.metrics.stability import (
     growing,
     repeats_disagree,
 )
+from harness.metrics.token_notices import count_notices, other_models
 from harness.metrics.validity import few_rounds, lag_limit_ms, one_late, too_brief, wrong_calls
 from harness.schema.facts import Fact, Value
 from harness.schema.load import Batch, ClosedLoop, Load, Ramp, RateSeries, RequestRate, from_light_to_heavy
@@ -47,8 +48,6 @@ BEGIN_TOKENS, PART_OF_A_BLOCK = 1, PREFIX_BLOCK_TOKENS
 #: With speculative decoding, a chunk is large from more than so many steps' tokens on: a front end that is
 #: behind for a moment sends those of two to four steps together.
 LARGE_STEPS = 4
-#: Two counts of a cell's tokens that differ by more than this are not of the same text.
-COUNT_FACTOR = 1.15
 #: A response ends late where it goes on after its last token for longer than both, by their medians.
 LATE_END_MS, LATE_END_SHARE = 1.0, 0.05
 
@@ -212,7 +211,7 @@ def pooled_notices(repeats: Sequence[Group], each: Sequence[OnlineSummary], mach
     facts = few_rounds(first.load, min(map(begun, repeats)))
     if len(each) > 1:
         named = [group.good.reindex(columns=["other_models", "adapter"]) for group in repeats]
-        facts += [fact for fact in _other_models(pd.concat(named)) if fact.kind == "other_model"]
+        facts += [fact for fact in other_models(pd.concat(named)) if fact.kind == "other_model"]
         facts += repeats_disagree(
             {name: [_median(summary, name) for summary in each] for name in latencies("headline")}
         )
@@ -248,43 +247,6 @@ def with_order(
             )
             notices += islice(slower, 1)
         yield summary.model_copy(update={"notices": notices})
-
-
-def mean_tokens(repeats: Sequence[Group]) -> dict[str, float]:
-    """Return the mean tokens of the prompts and of the answers of all successes; 0 without any."""
-    good = [group.good for group in repeats]
-    answers = [rows["completion_tokens"].to_numpy(np.float64) for rows in good]
-    tokens = {"prompts": np.concatenate(list(map(prompt_tokens, good))), "answers": np.concatenate(answers)}
-    return {items: float(of_items.mean()) if of_items.size else 0.0 for items, of_items in tokens.items()}
-
-
-def with_less_work(
-    summaries: Iterable[OnlineSummary], repeats: Mapping[tuple[str, Load], Sequence[Group]]
-) -> Iterator[OnlineSummary]:
-    """Add a fact to the summaries of all repeats whose prompts or answers are shorter than those of another
-    engine at that load.
-
-    Args:
-        repeats: The cells of each label and load.
-    """
-    every = list(summaries)
-    pooled = [(each.label, each.load) for each in every if each.repeat is None and each.valid]
-    means = {place: mean_tokens(repeats[place]) for place in pooled}
-    for summary in every:
-        notices, place = list(summary.notices), (summary.label, summary.load)
-        for items, tokens in means[place].items() if summary.repeat is None and summary.valid else ():
-            others = {label: of[items] for (label, load), of in means.items() if load == summary.load}
-            other = max(others, key=others.__getitem__)
-            if differ_in_work(tokens, others[other]):
-                values: dict[str, Value] = {"tokens": tokens, "other_tokens": others[other]}
-                fact = Fact.of("less_work", summary.label, items=items, other=other, **values)
-                notices.append(fact.within(load=summary.load))
-        yield summary.model_copy(update={"notices": notices})
-
-
-def differ_in_work(a: float, b: float) -> bool:
-    """Tell whether two mean lengths are known and too far apart for the same work."""
-    return 0 < COUNT_FACTOR * min(a, b) < max(a, b)
 
 
 def with_brief(summaries: Iterable[OnlineSummary], wanted_s: float) -> Iterator[OnlineSummary]:
@@ -363,104 +325,15 @@ def _of_template(requests: pd.DataFrame) -> int:
     return int(cached.min()) if is_in_most and 2 * cached.min() <= requests["prompt_tokens"].min() else 0
 
 
-def count_notices(group: Group) -> Iterator[Fact]:
-    """State what may be wrong with which tokens came, how many, when, and from which model."""
-    good = group.good
-    inferred = (good["token_source"] == "inferred").to_numpy()
-    tokens, chunks = (good[name].to_numpy(np.float64) for name in ("completion_tokens", "chunks"))
-    has_extra = inferred & (tokens == chunks) & (chunks > 1)
-    yield from _extra_chunks(group, has_extra)
-    yield from _doubtful_counts(group, inferred & ~has_extra)
-    times = tokens / good["output_tokens"].to_numpy(np.float64)
-    over = (times > COUNT_FACTOR) & (good["token_source"] != "estimated").to_numpy()
-    if np.any(over):
-        yield Fact.of("over_limit", share=float(over.mean()), times=float(times[over].max()))
-    if np.any(estimated := (good["token_source"] == "estimated").to_numpy()):
-        yield Fact.of("estimated", share=float(estimated.mean()))
-    unread = good["unread_fields"].dropna()
-    hidden = int(good["hidden_tokens"].sum())
-    if len(unread):
-        fields, share = str(unread.mode().iloc[0]), len(unread) / len(good)
-        yield Fact.of("unread_fields", fields=fields, share=share)
-    elif hidden:
-        yield Fact.of("hidden", hidden=hidden, tokens=hidden + int(tokens.sum()))
-    yield from _other_models(good)
-    if group.impossible:
-        yield Fact.of("impossible_times", share=group.impossible)
-    if len(good) and not prompt_tokens(good).any():
-        yield Fact.of("uncounted_prompts")
-    of_known = good[good["input_tokens"] > 0]  # a text whose tokens only the server counts has 0
-    counted, planned = prompt_tokens(of_known).sum(), of_known["input_tokens"].to_numpy(np.float64).sum()
-    if differ_in_work(counted, planned):
-        yield Fact.of("other_prompts", tokens=counted / len(of_known), planned=planned / len(of_known))
-
-
-def _extra_chunks(group: Group, has_extra: npt.NDArray[np.bool_]) -> Iterator[Fact]:
-    """State by how much TTFT would be longer if the first chunk of the successes that have one more than
-    tokens carries none."""
-    if not np.any(has_extra):
-        return
-    starts = run_starts(group.gaps.request)
-    waited = np.zeros(len(group.good))
-    waited[group.gaps.request[starts]] = group.gaps.gap_ms[starts]
-    ttft_ms = group.metrics["ttft_ms"].to_numpy()
-    low, high = np.nanmedian(ttft_ms), np.nanmedian(ttft_ms + np.where(has_extra, waited, 0.0))
-    ends = {"ttft_ms": float(low), "ttft_high_ms": float(high)}
-    yield Fact.of("extra_chunk", share=float(has_extra.mean()), **ends)
-
-
-def _doubtful_counts(group: Group, inferred: npt.NDArray[np.bool_]) -> Iterator[Fact]:
-    """State that the texts have another number of tokens than was counted, or that times of tokens were
-    inferred from chunks. A count that leaves out reasoning has the tokens of the time after it alone."""
-    good = group.good
-    tokens, chunks = good["completion_tokens"].to_numpy(np.float64), good["chunks"].to_numpy(np.float64)
-    text_tokens = _column(good, "text_tokens")
-    counted = np.isfinite(text_tokens)
-    factor = _apart(tokens[counted].sum(), text_tokens[counted].sum())
-    if factor > COUNT_FACTOR and (text_tokens[counted].sum() > tokens[counted].sum() or np.any(inferred)):
-        sums = {"counted": float(tokens[counted].sum()), "found": float(text_tokens[counted].sum())}
-        yield Fact.of("miscounted", **sums, factor=factor)
-    elif np.any(inferred):
-        values: dict[str, Value] = {"share": float(inferred.mean())}
-        unchecked = inferred & ~counted
-        if np.any(unchecked):
-            values["factor"] = _apart(tokens[unchecked].sum(), chunks[unchecked].sum())
-            times = group.metrics[unchecked & (group.metrics["ttfo_ms"] > group.metrics["ttft_ms"])]
-            if len(times):
-                whole, answers = ((times["e2e_ms"] - times[f"{name}_ms"]).sum() for name in ("ttft", "ttfo"))
-                values["thought_factor"] = _apart(whole, answers)
-        yield Fact.of("inferred", **values)
-
-
-def _apart(a: float, b: float) -> float:
-    """Return how many times the larger of two counts is the smaller one; 1 where both are 0."""
-    return max(a, b) / max(1.0, min(a, b)) if a or b else 1.0
-
-
-def _other_models(good: pd.DataFrame) -> Iterator[Fact]:
-    """State that answers name models that were not asked for: some of them, or all of them one."""
-    if "other_models" not in good or good["other_models"].isna().all():
-        return
-    names = good["other_models"].astype(object)
-    names = names.where(names != good["adapter"].astype(object), None)
-    by_adapter = names.groupby(good["adapter"].astype(object).fillna(""))
-    if all(len(of_one.unique()) == 1 for _, of_one in by_adapter):
-        named = dict.fromkeys(names.dropna())
-        yield from [Fact.of("named_otherwise", named=", ".join(named))] if named else []
-    else:
-        named = dict.fromkeys(names.dropna().value_counts().index[:3])
-        yield Fact.of("other_model", named=", ".join(named), share=float(names.notna().mean()))
-
-
 def _connections(group: Group) -> Iterator[Fact]:
     """State that requests were sent again, or waited for a connection longer than a client may be late."""
     requests = group.whole.requests
-    if resent := int((_column(requests, "resent") > 0).sum()):
+    if resent := int((column(requests, "resent") > 0).sum()):
         yield Fact.of("resent", resent=resent, requests=len(requests))
-    if failed := int(np.nansum(_column(requests, "tolerated"))):
+    if failed := int(np.nansum(column(requests, "tolerated"))):
         yield Fact.of("tolerated", failed=failed, requests=len(requests))
     yield from _retried(group)
-    waits_ms = _column(group.requests, "connecting_s") * MS
+    waits_ms = column(group.requests, "connecting_s") * MS
     if not group.sample("ttft_ms").size:
         return
     limit_ms = lag_limit_ms(group)
@@ -472,25 +345,20 @@ def _connections(group: Group) -> Iterator[Fact]:
 
 def _retried(group: Group) -> Iterator[Fact]:
     """State that requests were sent again, with TTFT from the first and from the last time."""
-    tries = _column(group.requests, "retries")
+    tries = column(group.requests, "retries")
     if not np.nansum(tries):
         return
     values: dict[str, Value] = {"retried": int((tries > 0).sum()), "requests": len(tries)}
     values["tries"] = int(np.nansum(tries))
     sample = group.sample("ttft_ms")
     if sample.size:
-        again, sent = (_column(group.good, name)[sample.request] for name in ("t_retry", "t_sent"))
+        again, sent = (column(group.good, name)[sample.request] for name in ("t_retry", "t_sent"))
         last_ms = sample.values - np.nan_to_num(again - sent) * MS
         for name, ordered in (("", sample.ordered), ("last_", Ordered(last_ms, None, sample.censored))):
             shown = [50] if missing(99, ordered.n) else [50, 99]
             levels = zip(shown, ordered.percentiles(shown), strict=True)
             values |= {f"{name}p{q}_ms": float(level) for q, level in levels if np.isfinite(level)}
     yield Fact.of("retried", **values)
-
-
-def _column(table: pd.DataFrame, name: str) -> npt.NDArray[np.float64]:
-    """Return a column as floats, NaN where it is null or the table has none."""
-    return table[name].to_numpy(np.float64) if name in table else np.full(len(table), np.nan)
 
 
 def _after(sent: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.bool_]:

@@ -364,3 +364,8 @@ def _joined(samples: Sequence[Sample]) -> Sample:
     """Return the values of several groups, each of a request of its own, as one sample."""
     values = np.concatenate([sample.values for sample in samples])
     return Sample(values, None, np.arange(values.size), sum(sample.censored for sample in samples))
+
+
+def column(table: pd.DataFrame, name: str) -> npt.NDArray[np.float64]:
+    """Return a column as floats, NaN where it is null or the table has none."""
+    return table[name].to_numpy(np.float64) if name in table else np.full(len(table), np.nan)

@@ -14,9 +14,10 @@ import pandas as pd
 from harness.metrics.definitions import prompt_tokens
 from harness.metrics.estimates import Estimates, Point, distribution, measure, of_metric
 from harness.metrics.intervals import CONFIDENCE, Measurement, own_interval
-from harness.metrics.notices import cell_notices, pooled_notices, with_brief, with_less_work, with_order
+from harness.metrics.notices import cell_notices, pooled_notices, with_brief, with_order
 from harness.metrics.rates import Machines, late_s, peak_in_flight, requests_within, total
 from harness.metrics.samples import Group, by_load, in_flight
+from harness.metrics.token_notices import with_less_work
 from harness.metrics.validity import clients_of, discredit, invalid_reasons, scored
 from harness.schema.facts import Fact, Value
 from harness.schema.fairness import Part, ReportedMean, Source, TaskScores, Waterfall, WaterfallPart
