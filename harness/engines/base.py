@@ -219,8 +219,9 @@ class EngineSettings:
     @property
     def has_weights(self) -> bool:
         """False for a shape without weights, which each engine draws by itself; True of what is not here."""
-        suffixes = {file.suffix for file in self.model.iterdir()} if self.model.is_dir() else {".safetensors"}
-        return not suffixes.isdisjoint((".safetensors", ".bin", ".gguf"))
+        if not self.model.is_dir():
+            return True
+        return any(file.suffix in (".safetensors", ".bin", ".gguf") for file in self.model.iterdir())
 
     @property
     def torch_dtype(self) -> str:

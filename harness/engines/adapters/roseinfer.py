@@ -150,8 +150,8 @@ class Roseinfer(LocalEngine):
             "num_steps": capture.steps,
             "with_stack": capture.stacks,
         }
-        # It answers the second once its files are whole.
-        return EngineProfiler(arguments, {}, Route("/start_profile", body), Route("/stop_profile"), 0.0)
+        start, stop = Route("/start_profile", body), Route("/stop_profile")
+        return EngineProfiler(arguments, start=start, stop=stop, settled_s=0.0)  # it answers with whole files
 
     def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
         arguments: dict[str, JsonValue] = {
