@@ -42,9 +42,9 @@ def write_gguf(model: Path, dtype: Literal["fp16", "bf16", "fp32"], path: Path) 
     """Convert the model of a folder in Hugging Face layout; the file is written atomically.
 
     Raises:
-        EngineError: the model or its tokenizer is of a kind that is not supported.
+        EngineError: the model or its tokenizer is of a kind that is not supported, or a file is not JSON.
     """
-    config = json.loads((model / "config.json").read_text())
+    config = _content(model / "config.json")
     _check(model, config)
     matrices, kind = _TYPES[dtype]
     with whole_file(path) as partial:
@@ -68,6 +68,13 @@ def write_gguf(model: Path, dtype: Literal["fp16", "bf16", "fp32"], path: Path) 
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
         writer.close()
+
+
+def _content(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise EngineError(f"{path} is not JSON: {error}", "correct that file") from None
 
 
 def _unsupported(model: Path, what: str) -> EngineError:
@@ -122,7 +129,7 @@ def _add_tokenizer(writer: gguf.GGUFWriter, model: Path, config: dict[str, Any])
     path = model / "tokenizer.json"
     if not path.exists():
         raise _unsupported(model, "no tokenizer.json")
-    content = json.loads(path.read_text())
+    content = _content(path)
     bpe, size = content["model"], config["vocab_size"]
     if bpe["type"] != "BPE" or bpe.get("byte_fallback"):
         raise _unsupported(model, "a tokenizer other than byte-level BPE")
@@ -148,7 +155,7 @@ def _add_tokenizer(writer: gguf.GGUFWriter, model: Path, config: dict[str, Any])
         if token is not None:
             add(token)
     file, settings = model / "chat_template.jinja", model / "tokenizer_config.json"
-    about = json.loads(settings.read_text()) if settings.exists() else {}
+    about = _content(settings) if settings.exists() else {}
     if template := file.read_text() if file.exists() else about.get("chat_template"):
         writer.add_chat_template(template)
 

@@ -162,3 +162,12 @@ def test_it_has_the_chat_template_of_the_tokenizer(
     write_gguf(model, "fp32", path := tmp_path / "m.gguf")
     template = gguf.GGUFReader(path).get_field("tokenizer.chat_template")
     assert template is not None and template.contents() == "{{ messages }}"
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "tokenizer_config.json"])
+def test_a_file_that_is_not_json_is_named(models: Path, tmp_path: Path, file: str) -> None:
+    shutil.copytree(_model("random:gpt2-tiny", models), model := tmp_path / "model")
+    (model / file).write_text('{"chat_template":')
+    with pytest.raises(EngineError, match=f"/{file} is not JSON"):
+        write_gguf(model, "fp32", tmp_path / "m.gguf")
+    assert not (tmp_path / "m.gguf").exists()
